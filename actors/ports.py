@@ -1,0 +1,86 @@
+"""What the actors need from outside: links to the other regions, and what each actor offers to its gateway.
+
+Every link call returns None when no answer came in time (the outcome is unknown); none of them raises for
+that. Implementations live in `regions.links` (HTTP) and in tests.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from boards.model import BoardRules
+from failover.machine import Timing
+from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Seal
+from journal.records import Entry
+
+
+class Links(Protocol):
+    """This process's way to the other regions' stores and authorities."""
+
+    async def probe(self, region: str, shard: str) -> JournalStatus | None:
+        """Read-only status of a region's store."""
+        ...
+
+    async def seal(self, region: str, message: Seal) -> Granted | Refused | None:
+        """Ask a region's store to promise an epoch."""
+        ...
+
+    async def append(self, region: str, message: Append) -> Accepted | Refused | None:
+        """Ship entries, or a heartbeat."""
+        ...
+
+    async def fetch(self, region: str, shard: str, first: int, limit: int) -> list[Entry] | None:
+        """Entries of a region's store from offset `first` on."""
+        ...
+
+    async def drain(self, region: str, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
+        """Ask the authority in `region` to drain `epoch`; the offset of its committed handover record."""
+        ...
+
+    async def readmit(self, region: str, shard: str, incarnation: str, fence: int) -> JournalStatus | None:
+        """Begin a region's store anew under a new token."""
+        ...
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        ...
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a shard actor; what lies beyond is refused, definitely."""
+
+    unreplicated_entries: int = 2000
+    unreplicated_bytes: int = 64 << 20
+    unreplicated_ms: int = 10_000
+    ack_timeout_ms: int = 5000
+    #: Events in one entry at most.
+    events_per_entry: int = 2000
+
+
+class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a shard actor is made from; the same after each restart."""
+
+    region: str
+    shard: str
+    home: str
+    regions: tuple[str, ...]
+    store_url: str
+    ledger_path: str
+    timing: Timing
+    limits: Limits
+    #: Boards of the configuration that live in this shard.
+    boards: dict[str, BoardRules]
+    mode: str = "quorum"
+    #: Passed to the factory of links.
+    links: dict[str, Any] = {}
+
+
+class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a read replica is made from."""
+
+    region: str
+    #: Shard name -> home region.
+    shards: dict[str, str]
+    store_url: str
+    #: Secret that signs cursors; the same in every region, so that answers are the same bytes.
+    cursor_key: bytes

@@ -1,0 +1,203 @@
+"""The one file that calls `ray.remote`: how the plain classes become actors, and how a gateway calls them.
+
+Every actor: no CPU reserved (they share the region's cores), restarted for ever, calls never re-executed
+(`max_task_retries=0`: an error means that the outcome is unknown, and identities make a retry safe). Results
+travel as bytes, with expected errors inside, so that no exception has to survive the way.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+
+from actors.gateway import GatewayActor
+from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, from_wire, to_wire
+from actors.replica import News, ReplicaActor
+from actors.shard import ShardActor, decode_submit
+from boards.model import BoardRules
+
+log = logging.getLogger("laurel.actors")
+
+T = TypeVar("T")
+#: A Ray actor handle; Ray's stubs type its methods only where the class is decorated in place.
+Handle = Any
+
+_encode = msgspec.msgpack.Encoder().encode
+_ask = msgspec.msgpack.Decoder(Ask)
+_answer = msgspec.msgpack.Decoder(Answer | WireError)
+_news = msgspec.msgpack.Decoder(News)
+
+#: Seconds after which a call to an actor of this region counts as unanswered.
+CALL_S = 8.0
+
+
+def exit_process(why: str) -> None:
+    """End this worker at once; Ray makes the actor anew. Nothing is flushed: what matters is durable elsewhere."""
+    log.error("this actor ends: %s", why)
+    logging.shutdown()
+    os._exit(1)
+
+
+def _make(make: Callable[[], T]) -> T:
+    """Run an actor's factory. Ray never restarts an actor whose constructor raised, so a failure ends the process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return make()
+    except BaseException:
+        log.exception("the actor could not be made")
+        time.sleep(0.5)
+        exit_process("its constructor failed")
+        raise
+
+
+class ShardWorker:
+    """`actors.shard.ShardActor` in a worker process."""
+
+    def __init__(self, make: Callable[[], ShardActor]) -> None:
+        self.actor = _make(make)
+        self.actor.start()
+
+    async def submit(self, payload: bytes) -> bytes:
+        """Joined requests [(board, subject, submissions)] -> for each a list of results, or an error as a map."""
+
+        async def one(board_id: str, subject: str, submissions: list[Any]) -> list[SubmitResult] | WireError:
+            try:
+                return await self.actor.submit(board_id, submissions, subject)
+            except Unanswered as error:
+                return to_wire(error)
+
+        requests = decode_submit(payload)
+        if len(requests) == 1:
+            return _encode([await one(*requests[0])])
+        return _encode(await asyncio.gather(*(one(*r) for r in requests)))
+
+    async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
+        """See `ShardActor.drain`."""
+        return await self.actor.drain(epoch, to, asked_by)
+
+    async def operate(self, order: dict[str, Any]) -> dict[str, Any]:
+        """An operator's order: activate, handover, readmit, create_board."""
+        try:
+            match order["do"]:
+                case "activate":
+                    expect = order.get("expect")
+                    return await self.actor.activate(order["cause"], order["asked_by"], tuple(expect) if expect else None)
+                case "handover":
+                    return await self.actor.handover(order["asked_by"])
+                case "readmit":
+                    return await self.actor.readmit(order["region"], order["asked_by"])
+                case "create_board":
+                    rules = msgspec.convert(order["rules"], BoardRules)
+                    state, created = await self.actor.create_board(order["board"], rules, order["asked_by"])
+                    return {"ok": True, "created": created, "number": state.number}
+                case other:
+                    return {"ok": False, "code": "unknown_order", "detail": str(other)}
+        except Unanswered as error:
+            return {"ok": False, "error": msgspec.to_builtins(to_wire(error))}
+
+    async def status(self) -> dict[str, Any]:
+        """See `ShardActor.status`."""
+        return self.actor.status()
+
+
+class ReplicaWorker:
+    """`actors.replica.ReplicaActor` in a worker process."""
+
+    def __init__(self, make: Callable[[], ReplicaActor]) -> None:
+        self.actor = _make(make)
+        self.actor.start()
+
+    async def ask(self, payload: bytes) -> bytes:
+        """One question -> an answer, or an error as a map."""
+        try:
+            return _encode(await self.actor.ask(_ask.decode(payload)))
+        except Unanswered as error:
+            return _encode(to_wire(error))
+
+    async def news(self, since: int) -> bytes:
+        """See `ReplicaActor.news`."""
+        return _encode(await self.actor.news(since))
+
+    async def status(self) -> dict[str, Any]:
+        """See `ReplicaActor.status`."""
+        return self.actor.status()
+
+
+class GatewayWorker:
+    """`actors.gateway.GatewayActor` in a worker process."""
+
+    def __init__(self, make: Callable[["LocalHandles"], Callable[[], Awaitable[Any]]], shards: Mapping[str, Handle], replica: Handle) -> None:
+        self.actor = _make(lambda: GatewayActor(make(LocalHandles(shards, replica)), exit_process))
+        self.actor.start()
+
+    async def health(self) -> dict[str, Any]:
+        """See `GatewayActor.health`."""
+        return self.actor.health()
+
+
+class LocalHandles:
+    """A gateway's way to the actors of its own region. Every call has a timeout; TimeoutError means unknown."""
+
+    def __init__(self, shards: Mapping[str, Handle], replica: Handle, *, call_s: float = CALL_S) -> None:
+        self._shards, self._replica, self._call_s = dict(shards), replica, call_s
+
+    async def _await(self, call: Callable[[], Any], timeout_s: float | None = None) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s or self._call_s):
+                return await call()
+        except RayError as error:
+            raise TimeoutError(f"an actor of this region did not answer: {type(error).__name__}") from error
+
+    async def submit(self, shard: str, payload: bytes) -> bytes:
+        """See `ShardWorker.submit`."""
+        result: bytes = await self._await(functools.partial(self._shards[shard].submit.remote, payload))
+        return result
+
+    async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
+        """See `ShardActor.drain`."""
+        result: int | None = await self._await(functools.partial(self._shards[shard].drain.remote, epoch, to, asked_by), 12.0)
+        return result
+
+    async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        """See `ShardWorker.operate`."""
+        result: dict[str, Any] = await self._await(functools.partial(self._shards[shard].operate.remote, order), 30.0)
+        return result
+
+    async def shard_status(self, shard: str) -> dict[str, Any]:
+        """See `ShardActor.status`."""
+        result: dict[str, Any] = await self._await(functools.partial(self._shards[shard].status.remote), 2.0)
+        return result
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Ask the region's replica. Raises `Unanswered`, or TimeoutError."""
+        reply = _answer.decode(await self._await(functools.partial(self._replica.ask.remote, _encode(ask)), 3.0 + ask.wait_ms / 1000))
+        if isinstance(reply, Answer):
+            return reply
+        raise from_wire(reply)
+
+    async def news(self, since: int) -> News:
+        """The replica's long poll."""
+        return _news.decode(await self._await(functools.partial(self._replica.news.remote, since), 10.0))
+
+    async def replica_status(self) -> dict[str, Any]:
+        """See `ReplicaActor.status`."""
+        result: dict[str, Any] = await self._await(functools.partial(self._replica.status.remote), 2.0)
+        return result
+
+
+def _actor(worker: type[Any], *, max_concurrency: int) -> Any:
+    """An actor class with the options of every actor here; untyped, since Ray's stubs do not know `max_concurrency`."""
+    decorate: Any = ray.remote
+    return decorate(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=max_concurrency)(worker)
+
+
+RemoteShard = _actor(ShardWorker, max_concurrency=2000)
+RemoteReplica = _actor(ReplicaWorker, max_concurrency=2000)
+RemoteGateway = _actor(GatewayWorker, max_concurrency=100)

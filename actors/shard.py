@@ -1,0 +1,514 @@
+"""The shard actor: one shard in one region, authority or follower.
+
+Owns: the region's ledger of the shard, the role machine, and (as authority) the epoch's writer.
+Can lose: everything in memory. What survives a restart is in the region's store (journal, fence) and on
+disk (ledger, derived). A failed or timed-out call may have been carried out: the caller asks again with
+the same event ids. A newer instance of this actor makes this one exit.
+"""
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from actors.folding import Folding
+from actors.messages import NoAuthority, SubmitResult
+from actors.ports import Links, ShardSpec
+from actors.waiting import CommitWaiters
+from actors.writing import Writer
+from boards.model import BoardRules, Submission
+from failover import events as e
+from failover.events import Role
+from failover.machine import ShardState, heard_newer, step
+from journal.ports import Accepted, Append, Journal, JournalUnavailable, Position, Refused, Seal
+from journal.records import Entry, EpochStarted, HandedOver, seal_entry
+from ledger.lmdb_ledger import LmdbLedger
+from ledger.pending import Pending
+from ledger.ports import BoardState
+
+log = logging.getLogger("laurel.shard")
+
+TICK_S = 0.025
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never step back; they count while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def wall_ms() -> int:
+    """Unix epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class ShardActor:
+    """See the module docstring. All methods run on one event loop, which must be running when it is made."""
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        *,
+        journal: Journal,
+        links: Links,
+        ledger: LmdbLedger,
+        exit_process: Callable[[str], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.journal, self.links, self.ledger = journal, links, ledger
+        self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing)
+        self.waiters = CommitWaiters()
+        self.writer: Writer | None = None
+        self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded)
+        self._exit_process = exit_process or _exit
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._activation: asyncio.Future[e.ActivationEnded] | None = None
+        self._drain: asyncio.Future[int] | None = None
+        self._drain_record: HandedOver | None = None
+        self._persisted = 0
+        self._persisting = False
+        self._append_lock = asyncio.Lock()
+        self._closed = False
+        self._last_own_beat = 0
+
+    def start(self) -> None:
+        """Begin ticking and folding."""
+        self._spawn(self._tick_loop())
+        self._spawn(self.folding.run())
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something beside this actor for as long as it lives; its failure is the actor's."""
+        self._spawn(work)
+
+    async def close(self) -> None:
+        """Stop cleanly: nothing is appended after this; the ledger is closed as clean."""
+        self._closed = True
+        if self.writer is not None:
+            self.writer.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.links.close()
+        await self.journal.close()
+        self.ledger.close()
+
+    # -- what gateways and operators ask ------------------------------------------------------------------------
+
+    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+        """Decide events in order; answers when all are committed (`UNKNOWN` where that is not known in time).
+
+        Raises NoAuthority: definite, nothing appended; carries the newest started epoch known and its owner.
+        """
+        writer = self._serving()
+        return await writer.submit(board_id, submissions, subject)
+
+    async def create_board(self, board_id: str, rules: BoardRules, subject: str) -> tuple[BoardState, bool]:
+        """Create a board in this shard; (state, False) if it is there with the same rules."""
+        return await self._serving().create_board(board_id, rules, uuid.uuid4().hex[:12], subject)
+
+    async def activate(
+        self, cause: str, asked_by: str, expect: tuple[int, str] | None = None, readmit: dict[str, str] | None = None, timeout_s: float = 10.0
+    ) -> dict[str, Any]:
+        """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._activation is not None and not self._activation.done():
+                self._activation.set_result(e.ActivationEnded(ok=False, code="superseded", detail="another activation was asked for"))
+            waiting: asyncio.Future[e.ActivationEnded] = asyncio.get_running_loop().create_future()
+            self._activation = waiting
+            self._hear(
+                e.ActivationAsked(now_ms=monotonic_ms(), cause=cause, asked_by=asked_by, token=uuid.uuid4().hex, expect=expect, readmit=readmit)
+            )
+            try:
+                ended = await asyncio.wait_for(waiting, max(0.05, deadline - time.monotonic()))
+            except TimeoutError:
+                ended = e.ActivationEnded(ok=False, code="timeout", detail=f"not started within {timeout_s:g} s: {self.state.why}")
+            if ended.ok or ended.code not in ("fenced", "adopt_failed") or time.monotonic() >= deadline:
+                return {"ok": ended.ok, "code": ended.code, "detail": ended.detail, "epoch": self.state.epoch, "owner": self.spec.region}
+
+    async def handover(self, asked_by: str) -> dict[str, Any]:
+        """Planned handover to this region: drain the owner, wait until its last entry is here, then activate."""
+        status = await self.journal.status()
+        newest = status.newest
+        if newest is None or newest.owner == self.spec.region:
+            return {"ok": False, "code": "already_owner" if newest else "no_authority", "detail": "nothing to hand over", "epoch": 0, "owner": ""}
+        theirs = await self.links.probe(newest.owner, self.spec.shard)
+        if theirs is None:
+            return {"ok": False, "code": "unreachable", "detail": f"{newest.owner} does not answer; use a forced failover", "epoch": newest.epoch, "owner": newest.owner}
+        if theirs.tail.offset - status.tail.offset > 1000:
+            return {"ok": False, "code": "lagging", "detail": f"{self.spec.region} lags by {theirs.tail.offset - status.tail.offset} entries", "epoch": newest.epoch, "owner": newest.owner}
+        offset = await self.links.drain(newest.owner, self.spec.shard, newest.epoch, self.spec.region, asked_by)
+        if offset is None:
+            return {"ok": False, "code": "drain_failed", "detail": f"{newest.owner} did not finish draining", "epoch": newest.epoch, "owner": newest.owner}
+        deadline = monotonic_ms() + self.spec.timing.handover_timeout_ms
+        committed = status.committed
+        while committed < offset and monotonic_ms() < deadline:
+            committed = await self.journal.wait_for(committed_above=offset - 1, timeout_ms=deadline - monotonic_ms())
+        if committed < offset:
+            return {"ok": False, "code": "handover_timeout", "detail": "the last entry did not arrive in time", "epoch": newest.epoch, "owner": newest.owner}
+        return await self.activate("handover", asked_by, (newest.epoch, newest.owner))
+
+    async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
+        """Stop accepting for good in this epoch; the offset of the committed handover record, None if it cannot be."""
+        if self.state.role is not Role.AUTHORITY or self.state.epoch != epoch:
+            return None
+        self._drain = asyncio.get_running_loop().create_future()
+        self._drain_record = HandedOver(to, asked_by, wall_ms())
+        self._hear(e.DrainAsked(now_ms=monotonic_ms(), epoch=epoch))
+        try:
+            return await asyncio.wait_for(self._drain, self.spec.timing.handover_timeout_ms / 1000)
+        except TimeoutError:
+            return None
+
+    async def readmit(self, region: str, asked_by: str) -> dict[str, Any]:
+        """As authority: begin `region`'s store anew and start an epoch whose members name its new token, without its vote."""
+        if self.state.role is not Role.AUTHORITY:
+            raise NoAuthority("only the shard's authority can readmit a region", code="no_authority", epoch=self.state.newest_epoch, owner=self.state.newest_owner)
+        token = f"{region}.{uuid.uuid4().hex}"
+        status = await self.links.readmit(region, self.spec.shard, token, self.state.epoch)
+        if status is None:
+            return {"ok": False, "code": "unreachable", "detail": f"{region} does not answer"}
+        return await self.activate("readmit", asked_by, (self.state.epoch, self.spec.region), {region: token})
+
+    def status(self) -> dict[str, Any]:
+        """What this actor is doing, for `/v1/status`."""
+        state, replication = self.state, self.state.replication
+        lag = {}
+        now = monotonic_ms()
+        if replication is not None:
+            lag = {
+                p.region: {"entries": replication.tail - p.verified, "heard_ms": now - p.last_heard_ms if p.last_heard_ms > 0 else None, "amnesiac": p.amnesiac}
+                for p in replication.peers.values()
+            }
+        serving = self.writer is not None and self.writer.accepting
+        return {
+            "role": state.role.value,
+            "why": state.why,
+            "epoch": state.epoch if serving else state.newest_epoch,
+            "owner": self.spec.region if serving else state.newest_owner,
+            "serving": serving,
+            "tail": state.tail.offset if replication is not None else self.folding.applied,
+            "committed": state.committed if replication is not None else self.folding.applied,
+            "applied": self.folding.applied,
+            "lag": lag,
+            "halted": self.folding.halted,
+        }
+
+    # -- the machine ------------------------------------------------------------------------------------------------
+
+    def _serving(self) -> Writer:
+        writer, state = self.writer, self.state
+        if writer is None or state.role not in (Role.AUTHORITY, Role.DRAINING, Role.DRAINED):
+            raise NoAuthority(
+                f"{self.spec.region} does not own {self.spec.shard}: {state.why}",
+                code="no_authority",
+                definite=True,
+                epoch=state.newest_epoch,
+                owner=state.newest_owner if state.newest_owner != self.spec.region else "",
+            )
+        return writer
+
+    def _hear(self, event: e.Event) -> None:
+        for action in step(self.state, event):
+            self._do(action)
+
+    def _do(self, action: e.Action) -> None:
+        match action:
+            case e.Probe():
+                for region in action.regions:
+                    self._spawn(self._probe(region, action.request))
+            case e.SendSeal():
+                for region in action.regions:
+                    self._spawn(self._seal(region, action))
+            case e.Adopt():
+                self._spawn(self._adopt(action))
+            case e.AppendStart():
+                self._spawn(self._append_start(action))
+            case e.SendAppend():
+                self._spawn(self._ship(action))
+            case e.CommitMoved(offset=offset):
+                self.waiters.advance(offset)
+                self.folding.committed_to(offset)
+                if self._persisted < offset and not self._persisting:
+                    self._persisting = True
+                    self._spawn(self._persist_commit())
+            case e.CatchUp(offset=offset):
+                self.folding.report_at(offset, lambda at: self._hear(e.LedgerCaughtUp(now_ms=monotonic_ms(), offset=at)))
+            case e.Serve():
+                self._serve()
+            case e.StepDown(why=why):
+                self._step_down(why)
+            case e.StopAccepting():
+                assert self.writer is not None and self._drain_record is not None
+                self.writer.drain(self._drain_record, lambda at: self._hear(e.DrainAppended(now_ms=monotonic_ms(), offset=at)))
+            case e.DrainDone(offset=offset):
+                if self._drain is not None and not self._drain.done():
+                    self._drain.set_result(offset)
+            case e.MarkAmnesiac():
+                self._spawn(self.journal.mark_amnesiac())
+            case e.ActivationEnded():
+                log.info("%s: %s: %s", self.spec.shard, action.code, action.detail)
+                if self._activation is not None and not self._activation.done():
+                    self._activation.set_result(action)
+            case e.Exit(why=why):
+                self._exit_process(why)
+
+    async def _tick_loop(self) -> None:
+        while not self._closed:
+            token = uuid.uuid4()
+            self._hear(e.Ticked(now_ms=monotonic_ms(), token=token.hex, jitter=(token.int & 0xFFFF) / 0x10000))
+            self._own_beat()
+            await asyncio.sleep(TICK_S)
+
+    def _own_beat(self) -> None:
+        """An authority looks at its own fence at each heartbeat, also when nobody writes."""
+        now = monotonic_ms()
+        if self.writer is not None and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
+            self._last_own_beat, self._persisting = now, True
+            self._spawn(self._persist_commit(force=True))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, JournalUnavailable):
+                log.warning("%s: %s", self.spec.shard, error)
+                return
+            log.error("%s: a task failed", self.spec.shard, exc_info=error)
+            self._exit_process(f"broken invariant: {error!r}")
+
+    # -- actions ----------------------------------------------------------------------------------------------------
+
+    async def _probe(self, region: str, request: int) -> None:
+        try:
+            status = await (self.journal.status() if region == self.spec.region else self.links.probe(region, self.spec.shard))
+        except JournalUnavailable:
+            status = None
+        self._hear(e.Probed(now_ms=monotonic_ms(), request=request, region=region, status=status))
+
+    async def _seal(self, region: str, action: e.SendSeal) -> None:
+        message = Seal(
+            shard=self.spec.shard,
+            lineage=action.lineage,
+            config_version=action.config_version,
+            sender=self.spec.region,
+            incarnation="",
+            request_id=f"{action.attempt}.{action.request}",
+            epoch=action.epoch,
+            target=self.spec.region,
+            attempt=action.attempt,
+            from_epoch=action.from_epoch,
+            from_owner=action.from_owner,
+            admit_as=action.admit_as.get(region, ""),
+        )
+        try:
+            answer = await (self.journal.seal(message) if region == self.spec.region else self.links.seal(region, message))
+        except JournalUnavailable:
+            answer = None
+        self._hear(e.SealAnswered(now_ms=monotonic_ms(), request=action.request, region=region, answer=answer))
+
+    async def _adopt(self, action: e.Adopt) -> None:
+        """Copy the adopted log in chunks; each step checks fence, attempt and tail."""
+        tail, keep = action.expected, action.keep
+        adopted: Position | None = tail
+        try:
+            if keep == action.last and tail.offset > keep:
+                answer = await self.journal.adopt(epoch=action.epoch, attempt=action.attempt, expected=tail, keep=keep, entries=[])
+                adopted = answer.tail if isinstance(answer, Accepted) else None
+            while keep < action.last and adopted is not None:
+                entries = await self.links.fetch(action.source, self.spec.shard, keep + 1, action.last - keep)
+                entries = [x for x in entries or [] if x.offset <= action.last]
+                if not entries:
+                    adopted = None
+                    break
+                answer = await self.journal.adopt(epoch=action.epoch, attempt=action.attempt, expected=tail, keep=keep, entries=entries)
+                if not isinstance(answer, Accepted):
+                    adopted = None
+                    break
+                tail = adopted = answer.tail
+                keep = entries[-1].offset
+        except JournalUnavailable:
+            adopted = None
+        self._hear(e.Adopted(now_ms=monotonic_ms(), request=action.request, tail=adopted))
+
+    async def _append_start(self, action: e.AppendStart) -> None:
+        record = EpochStarted(
+            epoch=action.epoch,
+            owner=self.spec.region,
+            attempt=action.attempt,
+            from_epoch=action.from_epoch,
+            from_owner=action.from_owner,
+            cause=action.cause,
+            asked_by=action.asked_by,
+            mode=self.spec.mode,
+            members=dict(action.members),
+            config_version=action.config_version,
+            lineage=action.lineage,
+            at_ms=wall_ms(),
+        )
+        entry = seal_entry(action.epoch, action.expected.offset + 1, uuid.uuid4().hex, [record])
+        try:
+            answer: Accepted | Refused | None = await self.journal.append(
+                epoch=action.epoch, attempt=action.attempt, expected=action.expected, entries=[entry], committed=self.state.committed, peers={}
+            )
+        except JournalUnavailable:
+            answer = None
+        self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=action.epoch, answer=answer))
+
+    async def _append_batch(self, entry: Entry, expected: Position) -> Accepted | Refused:
+        """The writer's append: carries what is committed and remembered, in the same step."""
+        replication = self.state.replication
+        async with self._append_lock:
+            committed = replication.committed if replication is not None else 0
+            answer = await self.journal.append(
+                epoch=entry.epoch,
+                attempt=self.state.attempt,
+                expected=expected,
+                entries=[entry],
+                committed=committed,
+                peers=replication.memories() if replication is not None else {},
+            )
+        if isinstance(answer, Accepted):
+            self._persisted = max(self._persisted, committed)
+        return answer
+
+    async def _persist_commit(self, *, force: bool = False) -> None:
+        """Tell the own store what is committed, so that the region's replica may read it; notices a raised fence too."""
+        epoch = self.state.epoch
+        try:
+            while self.state.replication is not None and (force or self._persisted < self.state.replication.committed):
+                force = False
+                async with self._append_lock:
+                    replication = self.state.replication
+                    if replication is None or self.state.epoch != epoch:
+                        return
+                    committed = replication.committed
+                    try:
+                        answer: Accepted | Refused | None = await self.journal.append(
+                            epoch=epoch,
+                            attempt=self.state.attempt,
+                            expected=self.state.tail,
+                            entries=[],
+                            committed=committed,
+                            peers=replication.memories(),
+                        )
+                    except JournalUnavailable:
+                        answer = None
+                if isinstance(answer, Accepted):
+                    self._persisted = max(self._persisted, committed)
+                self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=epoch, answer=answer))
+        finally:
+            self._persisting = False
+
+    async def _ship(self, action: e.SendAppend) -> None:
+        entries: list[Entry] = []
+        answer: Accepted | Refused | None = None
+        try:
+            prev_epoch = self.state.own_status().epoch_at(action.first - 1)
+            if action.last >= action.first:
+                entries = await self._entries(action.first, action.last)
+            replication = self.state.replication
+            if replication is not None and self.state.epoch == action.epoch and len(entries) == max(0, action.last - action.first + 1):
+                term = self.state.terms[-1]
+                message = Append(
+                    shard=self.spec.shard,
+                    lineage=term.lineage,
+                    config_version=term.config_version,
+                    sender=self.spec.region,
+                    incarnation=term.members.get(self.spec.region, ""),
+                    request_id=f"{action.attempt}.{action.request}",
+                    epoch=action.epoch,
+                    attempt=action.attempt,
+                    prev=Position(prev_epoch, action.first - 1),
+                    entries=entries,
+                    committed=replication.committed,
+                    peers=replication.memories(),
+                    since_majority_ms=max(0, monotonic_ms() - replication.last_majority_ms),
+                )
+                answer = await self.links.append(action.region, message)
+        except JournalUnavailable:
+            answer = None
+        self._hear(e.PeerAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
+
+    async def _entries(self, first: int, last: int) -> list[Entry]:
+        kept = self.writer.kept if self.writer is not None else {}
+        entries = [kept[o].entry for o in range(first, last + 1) if o in kept]
+        if len(entries) == last - first + 1:
+            return entries
+        out: list[Entry] = []
+        while first <= last:
+            got = [x for x in await self.journal.read(first, limit=last - first + 1) if x.offset <= last]
+            if not got:
+                break
+            out += got
+            first = got[-1].offset + 1
+        return out
+
+    # -- serving ------------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        replication = self.state.replication
+        assert replication is not None
+        self.waiters.committed = replication.committed
+        writer = Writer(
+            epoch=self.state.epoch,
+            tail=self.state.tail,
+            ledger=self.ledger,
+            pending=Pending(self.ledger),
+            limits=self.spec.limits,
+            waiters=self.waiters,
+            append=self._append_batch,
+            wall_ms=wall_ms,
+            monotonic_ms=monotonic_ms,
+            new_id=lambda: uuid.uuid4().hex,
+            heard=lambda answer: self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=writer.epoch, answer=answer)),
+        )
+        self.writer = writer
+        self.folding.writer = writer
+        self._spawn(writer.run())
+        self._spawn(self._create_configured_boards(writer))
+
+    async def _create_configured_boards(self, writer: Writer) -> None:
+        for board_id, rules in self.spec.boards.items():
+            if self.ledger.board(board_id) is None:
+                try:
+                    await writer.create_board(board_id, rules, uuid.uuid4().hex[:12], "cluster.yaml")
+                except NoAuthority:
+                    return
+
+    def _step_down(self, why: str) -> None:
+        log.info("%s: %s steps down: %s", self.spec.shard, self.spec.region, why)
+        writer, self.writer = self.writer, None
+        self.folding.writer = None
+        self._persisted = 0
+        if writer is not None:
+            writer.stop()
+        if self._drain is not None and not self._drain.done():
+            self._drain.cancel()
+        self._drain = None
+
+    def _on_started(self, record: EpochStarted) -> None:
+        heard_newer(self.state, record.epoch, record.owner)
+
+    def _on_folded(self, applied: int) -> None:
+        if self.writer is not None:
+            self.writer.settle(applied)
+
+
+def _exit(why: str) -> None:
+    log.error("exit: %s", why)
+    logging.shutdown()
+    os._exit(1)
+
+
+def decode_submit(payload: bytes) -> list[tuple[str, str, list[Submission]]]:
+    """A gateway's joined requests: (board, subject, submissions) each."""
+    return msgspec.msgpack.decode(payload, type=list[tuple[str, str, list[Submission]]])

@@ -1,0 +1,261 @@
+"""Group commit of one epoch: queued requests -> one entry -> one fenced append -> answers when committed.
+
+A `Writer` lives as long as its epoch. Requests that arrive while an append is under way join the next
+entry, so the batch grows with the load and nobody waits for a timer.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from actors.messages import BoardExists, NoAuthority, SubmitResult, UnknownBoard
+from actors.ports import Limits
+from actors.waiting import CommitWaiters, Deposed
+from boards.model import BoardRules, Outcome, Submission
+from journal.ports import Accepted, JournalUnavailable, Position, Refused
+from journal.records import BoardCreated, Entry, HandedOver, Record, seal_entry
+from ledger.lmdb_ledger import LmdbLedger
+from ledger.pending import Decided, Pending
+from ledger.ports import BoardState
+
+#: (own store's append) entry -> answer; raises JournalUnavailable.
+AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
+
+
+@dataclass(slots=True)
+class Request:
+    """Events of one caller for one board, on their way into an entry."""
+
+    board_id: str
+    subject: str
+    submissions: Sequence[Submission]
+    done: asyncio.Future[list[SubmitResult]]
+
+
+@dataclass(slots=True)
+class BoardRequest:
+    """A board to be created, on its way into an entry."""
+
+    board_id: str
+    rules: BoardRules
+    incarnation: str
+    subject: str
+    done: asyncio.Future[tuple[BoardState, bool]]
+
+
+@dataclass(slots=True)
+class Kept:
+    """An entry of this epoch that is not folded yet, with its records, so that nobody reads it back from the store."""
+
+    entry: Entry
+    records: list[Record]
+    appended_ms: int
+
+
+@dataclass(slots=True)
+class Writer:
+    """The one place where an authority decides. Its owner calls `run` once and `stop` when the epoch is over."""
+
+    epoch: int
+    tail: Position
+    ledger: LmdbLedger
+    pending: Pending
+    limits: Limits
+    waiters: CommitWaiters
+    append: AppendEntry
+    wall_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+    new_id: Callable[[], str]
+    #: Told each answer of the own store: None when it gave none.
+    heard: Callable[[Accepted | Refused | None], None]
+    queue: deque[Request | BoardRequest] = field(default_factory=deque)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    kept_bytes: int = 0
+    accepting: bool = True
+    draining: HandedOver | None = None
+    drained: Callable[[int], None] | None = None
+    published_ms: dict[int, int] = field(default_factory=dict)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _over: bool = False
+
+    # -- what callers do ------------------------------------------------------------------------------------
+
+    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+        """Decide events in order. Raises NoAuthority (definite: nothing appended), UnknownBoard."""
+        self._check_room()
+        done: asyncio.Future[list[SubmitResult]] = asyncio.get_running_loop().create_future()
+        self.queue.append(Request(board_id, subject, submissions, done))
+        self._wake.set()
+        return await done
+
+    async def create_board(self, board_id: str, rules: BoardRules, incarnation: str, subject: str) -> tuple[BoardState, bool]:
+        """Create a board, or return it if it is there with the same rules (False). Raises BoardExists, NoAuthority."""
+        self._check_room()
+        done: asyncio.Future[tuple[BoardState, bool]] = asyncio.get_running_loop().create_future()
+        self.queue.append(BoardRequest(board_id, rules, incarnation, subject, done))
+        self._wake.set()
+        return await done
+
+    def drain(self, record: HandedOver, drained: Callable[[int], None]) -> None:
+        """Accept nothing more; after what is queued, append `record` and report its offset."""
+        self.accepting, self.draining, self.drained = False, record, drained
+        self._wake.set()
+
+    def stop(self) -> None:
+        """The epoch is over. What is queued was never appended; what waits for a commit is unknown."""
+        self._over, self.accepting = True, False
+        while self.queue:
+            done = self.queue.popleft().done
+            if not done.done():
+                done.set_exception(NoAuthority("this region stepped down before the event was written", definite=True))
+        self.waiters.depose()
+        self._wake.set()
+
+    def settle(self, applied: int) -> None:
+        """The ledger has folded everything up to `applied`."""
+        for offset in [o for o in self.kept if o <= applied]:
+            self.kept_bytes -= len(self.kept.pop(offset).entry.data)
+        self.pending.settle(applied)
+
+    def _check_room(self) -> None:
+        if not self.accepting:
+            code = "draining" if self.draining is not None else "no_authority"
+            raise NoAuthority("the shard is being handed over" if self.draining else "this region does not own the shard", code=code, definite=True, retry_after_ms=500)
+        limits = self.limits
+        open_entries = self.tail.offset - self.waiters.committed
+        if open_entries <= 0:
+            return
+        oldest = self.kept.get(self.waiters.committed + 1)
+        stale = oldest is not None and self.monotonic_ms() - oldest.appended_ms > limits.unreplicated_ms
+        if open_entries >= limits.unreplicated_entries or self.kept_bytes >= limits.unreplicated_bytes or stale:
+            raise NoAuthority("the other regions do not keep up; nothing was written", code="lagging", definite=True, retry_after_ms=1000)
+
+    # -- the loop -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write entries until `stop`."""
+        while not self._over:
+            if not self.queue and not (self.draining and self.drained):
+                self._wake.clear()
+                due = self._next_publish_in_ms()
+                if due is None or due > 0:
+                    try:
+                        await asyncio.wait_for(self._wake.wait(), None if due is None else due / 1000)
+                    except TimeoutError:
+                        pass
+                    if self._over:
+                        return
+            await self._write_one()
+
+    def _next_publish_in_ms(self) -> int | None:
+        boards = self.pending.changed_boards()
+        if not boards:
+            return None
+        now = self.monotonic_ms()
+        return max(0, min(self.published_ms.get(b.number, 0) + b.rules.publish_interval_ms for b in boards) - now)
+
+    async def _write_one(self) -> None:
+        offset = self.tail.offset + 1
+        now_ms, records = self.wall_ms(), list[Record]()
+        events = 0
+        with self.ledger.reader() as reader:
+            while self.queue and events < self.limits.events_per_entry:
+                request = self.queue.popleft()
+                if isinstance(request, BoardRequest):
+                    self._decide_board(request, offset, now_ms, records)
+                    continue
+                board = self.pending.board(request.board_id)
+                if board is None:
+                    request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}"))
+                    continue
+                scored, decided = self.pending.decide(
+                    reader, board, request.submissions, subject=request.subject, now_ms=now_ms, epoch=self.epoch, offset=offset
+                )
+                records.extend(scored)
+                events += len(request.submissions)
+                state = self.pending.board(request.board_id) or board
+                self._answer_later(request, decided, state.generation + bool(state.unpublished))
+        self._publish_due(offset, now_ms, records)
+        drained = None
+        if not self.queue and self.draining is not None and self.drained is not None:
+            records.append(self.draining)
+            drained, self.drained = self.drained, None
+        if not records:
+            return
+        entry = seal_entry(self.epoch, offset, self.new_id(), records)
+        self.kept[offset] = Kept(entry, records, self.monotonic_ms())
+        self.kept_bytes += len(entry.data)
+        try:
+            answer: Accepted | Refused | None = await self.append(entry, self.tail)
+        except JournalUnavailable:
+            answer = None
+        if isinstance(answer, Accepted):
+            self.tail = Position(self.epoch, offset)
+        self.heard(answer)
+        if drained is not None and isinstance(answer, Accepted):
+            drained(offset)
+
+    def _publish_due(self, offset: int, now_ms: int, records: list[Record]) -> None:
+        now = self.monotonic_ms()
+        for board in self.pending.changed_boards():
+            if now - self.published_ms.get(board.number, 0) >= board.rules.publish_interval_ms or self.draining is not None:
+                records.append(self.pending.publish(board, published_ms=now_ms, offset=offset))
+                self.published_ms[board.number] = now
+
+    def _decide_board(self, request: BoardRequest, offset: int, now_ms: int, records: list[Record]) -> None:
+        existing = self.pending.board(request.board_id)
+        if existing is None:
+            number = self.pending.next_number()
+            record = BoardCreated(number, request.board_id, request.rules, request.incarnation, request.subject, now_ms)
+            self.pending.create_board(record, offset)
+            records.append(record)
+            state, created, depends = self.pending.board(request.board_id), True, offset
+        else:
+            state, created, depends = existing, False, offset - 1
+            if existing.rules != request.rules:
+                request.done.set_exception(BoardExists(f"board {request.board_id} exists with other rules"))
+                return
+        asyncio.get_running_loop().create_task(self._board_when_committed(request, state, created, depends))
+
+    async def _board_when_committed(self, request: BoardRequest, state: BoardState | None, created: bool, depends: int) -> None:
+        assert state is not None
+        try:
+            await self.waiters.wait(depends, self.limits.ack_timeout_ms / 1000)
+        except (Deposed, TimeoutError):
+            if not request.done.done():
+                request.done.set_exception(NoAuthority("it is not known whether the board was created", code="unknown", definite=False))
+            return
+        if not request.done.done():
+            request.done.set_result((state, created))
+
+    def _answer_later(self, request: Request, decided: Sequence[Decided], visible_by: int) -> None:
+        asyncio.get_running_loop().create_task(self._when_committed(request, decided, visible_by))
+
+    async def _when_committed(self, request: Request, decided: Sequence[Decided], visible_by: int) -> None:
+        """Answer one request once everything that its results rest on is committed."""
+        depends = max((d.depends for d in decided), default=0)
+        try:
+            await self.waiters.wait(depends, self.limits.ack_timeout_ms / 1000)
+            acknowledged = depends
+        except (Deposed, TimeoutError):
+            acknowledged = self.waiters.committed
+        results = [
+            SubmitResult(
+                outcome=d.outcome,
+                value=d.value,
+                version=d.version,
+                improved=d.improved,
+                epoch=d.epoch,
+                offset=d.offset,
+                visible_by=visible_by,
+                code=d.code,
+                allowed=d.allowed,
+            )
+            if d.depends <= acknowledged
+            else SubmitResult(outcome=Outcome.UNKNOWN, code="unknown")
+            for d in decided
+        ]
+        if not request.done.done():
+            request.done.set_result(results)
+

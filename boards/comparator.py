@@ -1,0 +1,28 @@
+"""The comparator: the one place that says which of two rows stands higher.
+
+Value by the board's direction, then the earlier tie moment, then the lower player id by UTF-8 bytes. Every
+other order in the project (rank index, pages, friends, offline sorts) has to agree with it, pair by pair.
+"""
+
+from collections.abc import Callable
+
+from boards.model import BoardRules, Row
+
+#: Sorts ascending into display order; the last part is compared by code point, which is the order of UTF-8 bytes.
+SortKey = tuple[int, int, str]
+
+
+def compare(rules: BoardRules, a_id: str, a: Row, b_id: str, b: Row) -> int:
+    """-1 if `a` stands above `b`, 1 if below, 0 only for one and the same player and key."""
+    if a.value != b.value:
+        return -1 if (a.value > b.value) == (rules.direction == "higher") else 1
+    if a.tie_ms != b.tie_ms:
+        return -1 if a.tie_ms < b.tie_ms else 1
+    return (a_id > b_id) - (a_id < b_id)
+
+
+def sort_key(rules: BoardRules) -> Callable[[tuple[str, Row]], SortKey]:
+    """A key for (player id, row) pairs, such as `rows.items()`, that sorts them as `compare` does."""
+    if rules.direction == "higher":
+        return lambda item: (-item[1].value, item[1].tie_ms, item[0])
+    return lambda item: (item[1].value, item[1].tie_ms, item[0])

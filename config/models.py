@@ -1,0 +1,366 @@
+"""What `cluster.yaml` may say.
+
+Each field's `description` is the end of the sentence "... must be", which `config.loading` puts into its
+errors. What one field alone cannot know (a home that is no region, an address given twice) is checked
+after the fields and raises `ConfigError` with the path of the key at fault.
+
+Errors:
+    ConfigError   the file, or what was asked of it, is wrong. Definite: mend what the text names.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from boards.errors import InvalidInput
+from boards.ids import check_board_id
+from boards.model import BoardRules, Direction, Policy, Ranking, Ties, Visibility
+from boards.policies import make_rules
+
+LOOPBACK = "127.0.0.1"
+#: Hosts that all mean "this machine" when two addresses are compared.
+_LOCAL_HOSTS = {"localhost", "0.0.0.0", "::", "::1"}
+_WILDCARDS = {"0.0.0.0", "::"}
+
+
+class ConfigError(Exception):
+    """A sentence for whoever wrote the file: which file, the path of the bad key, and what is allowed."""
+
+    code: ClassVar[str] = "config"
+    definite: ClassVar[bool] = True
+
+    def __init__(self, problem: str, *, path: str = "", file: str = "") -> None:
+        super().__init__(problem, path, file)
+        self.problem = problem
+        #: Path of the bad key, such as `regions.eu-west.port`; empty when the file as a whole is at fault.
+        self.path = path
+        self.file = file
+
+    def __str__(self) -> str:
+        place = f"{self.file}: " if self.file else ""
+        return f"{place}{self.path} {self.problem}." if self.path else f"{place}{self.problem}."
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_error, (self.problem, self.path, self.file)
+
+    def in_file(self, file: str) -> "ConfigError":
+        """The same error, naming `file`."""
+        return ConfigError(self.problem, path=self.path, file=file)
+
+
+def _rebuild_error(problem: str, path: str, file: str) -> ConfigError:
+    return ConfigError(problem, path=path, file=file)
+
+
+def join_path(*keys: str | int) -> str:
+    """`regions.eu-west.port`; a key that holds a dot or a space, or none at all, is quoted."""
+    return ".".join(f'"{key}"' if not str(key) or "." in str(key) or " " in str(key) else str(key) for key in keys)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean `port`?)", or nothing when no known word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean `{near[0]}`?)" if near else ""
+
+
+def listed(words: Iterable[str], *, last: str = "or") -> str:
+    """The words for people: `a`, `b` or `c`."""
+    quoted = [f"`{word}`" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
+
+
+def _not_yet(missing: str, only: str) -> AfterValidator:
+    def check(word: str) -> str:
+        if word == missing:
+            raise PydanticCustomError(
+                "not_yet", "cannot be `{missing}`, which is not available yet; only `{only}` is", {"missing": missing, "only": only}
+            )
+        return word
+
+    return AfterValidator(check)
+
+
+def _redis_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        # The text may hold a password, so the message does not repeat it.
+        raise PydanticCustomError("redis_url", "must be a store's address of the form `redis://host:port/0`, or `rediss://` for TLS")
+    return url
+
+
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+        description="a name of 1 to 32 characters of `a-z`, `0-9` and inner `-`",
+    ),
+]
+ShardName = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9-]+/(0|[1-9][0-9]{0,3})$",
+        description="a shard's name of the form `<home>/<number>`, such as `eu-west/0`",
+    ),
+]
+BoardId = Annotated[str, AfterValidator(check_board_id)]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]{1,253}$", description="a host name or an IP address")]
+Port = Annotated[int, Field(ge=1, le=65535, description="a whole number from 1 to 65535")]
+Ack = Annotated[Literal["quorum", "local"], _not_yet("local", "quorum")]
+OnRegionLoss = Annotated[Literal["hold", "promote"], _not_yet("promote", "hold")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class StoreConfig(_Section):
+    """The region's Redis-protocol store: an embedded one on the region's own machine, or one by URL."""
+
+    port: Port | None = Field(None, description="a whole number from 1 to 65535")
+    url: Annotated[str, AfterValidator(_redis_url)] | None = Field(
+        None, repr=False, description="a store's address of the form `redis://host:port/0`, or `rediss://` for TLS"
+    )
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the region starts, probes and restarts the store itself."""
+        return self.url is None
+
+    @property
+    def redis_url(self) -> str:
+        """Where to connect; may hold a password, so do not log it."""
+        return self.url if self.url is not None else f"redis://{LOOPBACK}:{self.port}/0"
+
+
+class LinkConfig(_Section):
+    """Where the other regions reach this one."""
+
+    host: Host
+    port: Port
+
+
+class RegionConfig(_Section):
+    """One region; `host` and `port` are its gateway's."""
+
+    host: Host = LOOPBACK
+    port: Port
+    store: StoreConfig = Field(description="a mapping with either `port` or `url`")
+    link: LinkConfig = Field(description="a mapping with `host` and `port`")
+
+
+class ShardConfig(_Section):
+    """A pooled shard. `home` decides at genesis only; afterwards the journal says who owns it."""
+
+    home: Name
+    ack: Ack = Field("quorum", description="`quorum`")
+    on_region_loss: OnRegionLoss = Field("hold", description="`hold`")
+
+
+class BoardConfig(_Section):
+    """A board that exists from genesis on. What is None is decided by the policy, or by the only shard's home.
+
+    `boards.policies.make_rules` checks what the values may be and whether they fit together; here are their types.
+    """
+
+    policy: Policy
+    direction: Direction | None = None
+    ties: Ties | None = None
+    ranking: Ranking = "unique"
+    decimals: int = Field(0, description="a whole number of fraction digits")
+    max_value: int | None = Field(None, description="a whole number, in units of the last decimal")
+    max_age_ms: int | None = Field(None, description="a whole number of milliseconds")
+    home: Name | None = Field(None, description="the name of a region")
+    visibility: Visibility = "private"
+    publish_interval_ms: int = Field(250, ge=50, le=1000, description="a whole number from 50 to 1000")
+    retention_ms: int = Field(120_000, description="a whole number of at least 120000")
+
+    def rules(self) -> BoardRules:
+        """The rules that the journal gets. Raises `boards.errors.InvalidInput` where the parts do not fit together."""
+        return make_rules(
+            self.policy,
+            direction=self.direction,
+            ties=self.ties,
+            ranking=self.ranking,
+            decimals=self.decimals,
+            max_value=self.max_value,
+            max_age_ms=self.max_age_ms,
+            visibility=self.visibility,
+            publish_interval_ms=self.publish_interval_ms,
+            retention_ms=self.retention_ms,
+        )
+
+
+class Limits(_Section):
+    """Bounds on what one request, and all unreplicated entries together, may take."""
+
+    max_batch_events: int = Field(1000, ge=1, le=1000, description="a whole number from 1 to 1000")
+    max_body_bytes: int = Field(1_048_576, ge=1024, le=67_108_864, description="a whole number from 1024 to 67108864")
+    unreplicated_entries: int = Field(2000, ge=1, description="a whole number of at least 1")
+    unreplicated_bytes: int = Field(67_108_864, ge=1_048_576, description="a whole number of at least 1048576")
+    unreplicated_ms: int = Field(10_000, ge=100, description="a whole number of at least 100")
+    ack_timeout_ms: int = Field(5000, ge=100, le=60_000, description="a whole number from 100 to 60000")
+    group_commit_ms: int = Field(2, ge=0, le=20, description="a whole number from 0 to 20")
+
+
+class Timing(_Section):
+    """How often to speak and how long to wait; none of it decides safety."""
+
+    heartbeat_ms: int = Field(100, ge=10, le=5000, description="a whole number from 10 to 5000")
+    seal_restart_ms: int = Field(1000, ge=100, le=60_000, description="a whole number from 100 to 60000")
+    probe_timeout_ms: int = Field(1000, ge=50, le=60_000, description="a whole number from 50 to 60000")
+    handover_timeout_ms: int = Field(10_000, ge=500, le=120_000, description="a whole number from 500 to 120000")
+    backoff_min_ms: int = Field(200, ge=10, le=60_000, description="a whole number from 10 to 60000")
+    backoff_max_ms: int = Field(30_000, ge=10, le=600_000, description="a whole number from 10 to 600000")
+
+
+class ClusterConfig(_Section):
+    """A whole cluster. Dictionaries keep the order of the file, which breaks ties between regions."""
+
+    name: Name
+    regions: dict[Name, RegionConfig] = Field(min_length=1, description="a mapping of at least one region name to its addresses")
+    shards: dict[ShardName, ShardConfig] = Field(min_length=1, description="a mapping of at least one shard name to its home")
+    boards: dict[BoardId, BoardConfig] = Field({}, description="a mapping of board ids to their rules")
+    limits: Limits = Field(Limits(), description="a mapping of limits")
+    timing: Timing = Field(Timing(), description="a mapping of durations")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        _check_addresses(self.regions)
+        self._check_shards()
+        self._check_boards()
+        if self.timing.backoff_max_ms < self.timing.backoff_min_ms:
+            problem = f"must be at least `timing.backoff_min_ms`, which is {self.timing.backoff_min_ms}"
+            raise ConfigError(problem, path="timing.backoff_max_ms")
+        return self
+
+    def _check_shards(self) -> None:
+        homes: dict[str, str] = {}
+        for name, shard in self.shards.items():
+            if shard.home not in self.regions:
+                raise ConfigError(_no_region(shard.home, self.regions), path=join_path("shards", name, "home"))
+            if name.rpartition("/")[0] != shard.home:
+                problem = f"must begin with its home, as in `{shard.home}/0`"
+                raise ConfigError(problem, path=join_path("shards", name))
+            if shard.home in homes:
+                problem = f"is a second shard at home in `{shard.home}` beside `{homes[shard.home]}`, which is not available yet"
+                raise ConfigError(problem, path=join_path("shards", name))
+            homes[shard.home] = name
+
+    def _check_boards(self) -> None:
+        homes = [shard.home for shard in self.shards.values()]
+        for board_id, board in self.boards.items():
+            if board.home is None and len(homes) > 1:
+                raise ConfigError(
+                    f"is missing; it must be {listed(homes)}, the homes of the shards", path=join_path("boards", board_id, "home")
+                )
+            if board.home is not None and board.home not in homes:
+                problem = (
+                    f"must be the home of a shard, which {'is only' if len(homes) == 1 else 'are'} {listed(homes)}, "
+                    f"not `{board.home}`{suggest(board.home, homes)}"
+                )
+                raise ConfigError(problem, path=join_path("boards", board_id, "home"))
+            try:
+                board.rules()
+            except InvalidInput as error:
+                raise ConfigError(f"must be {error.allowed}", path=join_path("boards", board_id, error.field)) from error
+
+    @property
+    def regions_named(self) -> tuple[tuple[str, RegionConfig], ...]:
+        """(name, region) in the order of the file."""
+        return tuple(self.regions.items())
+
+    @property
+    def quorum(self) -> int:
+        """How many regions make a majority."""
+        return len(self.regions) // 2 + 1
+
+    def shard_for_home(self, home: str | None = None) -> str:
+        """Name of the shard at home in `home`, or of the only shard. Raises `ConfigError` when there is none."""
+        found = [name for name, shard in self.shards.items() if home is None or shard.home == home]
+        if len(found) != 1:
+            homes = listed(shard.home for shard in self.shards.values())
+            raise ConfigError(
+                f"has no shard at home in `{home}`; homes are {homes}" if home else f"must be named: one of {homes}", path="home"
+            )
+        return found[0]
+
+    def board_rules(self, board_id: str) -> BoardRules:
+        """Rules of a board of this file. Raises `ConfigError` when the file has no such board."""
+        return self._board(board_id).rules()
+
+    def board_home(self, board_id: str) -> str:
+        """Region that should own the board when all is well."""
+        return self.shards[self.shard_for_home(self._board(board_id).home)].home
+
+    def _board(self, board_id: str) -> BoardConfig:
+        if board_id not in self.boards:
+            raise ConfigError(f"is no board of this file{suggest(board_id, self.boards)}", path=join_path("boards", board_id))
+        return self.boards[board_id]
+
+    def restrict(self, count: int) -> "ClusterConfig":
+        """This cluster with its first `count` regions alone.
+
+        Raises `ConfigError` when there are not so many, or when a shard would lose its home: a board is never left out silently.
+        """
+        if not 1 <= count <= len(self.regions):
+            raise ConfigError(f"has {len(self.regions)} of them, so 1 to {len(self.regions)} can be used, not {count}", path="regions")
+        names = list(self.regions)[:count]
+        for name, shard in self.shards.items():
+            if shard.home not in names:
+                problem = f"is `{shard.home}`, which is not among the first {count} regions ({', '.join(names)})"
+                raise ConfigError(problem, path=join_path("shards", name, "home"))
+        return self.model_copy(update={"regions": {name: self.regions[name] for name in names}})
+
+    def relocate(self, ports: Iterator[int]) -> "ClusterConfig":
+        """This cluster on other ports: takes gateway, store (if embedded) and link of each region in turn, in the order of the file."""
+        moved = {}
+        for name, region in self.regions.items():
+            gateway = next(ports)
+            store = region.store.model_copy(update={"port": next(ports)}) if region.store.embedded else region.store
+            link = region.link.model_copy(update={"port": next(ports)})
+            moved[name] = region.model_copy(update={"port": gateway, "store": store, "link": link})
+        _check_addresses(moved)
+        return self.model_copy(update={"regions": moved})
+
+
+def _no_region(name: str, regions: Iterable[str]) -> str:
+    names = list(regions)
+    return f"must be {listed(names)}, a region of this file, not `{name}`{suggest(name, names)}"
+
+
+def _machine(host: str) -> str:
+    host = host.lower()
+    return LOOPBACK if host in _LOCAL_HOSTS or host.startswith("127.") else host
+
+
+def _check_addresses(regions: dict[str, RegionConfig]) -> None:
+    """Each address is one thing of one region: else a region forwards to itself, or two share a journal."""
+    taken: dict[tuple[str, int], str] = {}
+    for name, region in regions.items():
+        store_path = join_path("regions", name, "store")
+        if (region.store.port is None) == (region.store.url is None):
+            raise ConfigError("must have either `port`, for the embedded store, or `url`, not both or neither", path=store_path)
+        if region.link.host in _WILDCARDS:
+            path = join_path("regions", name, "link", "host")
+            raise ConfigError(f"must be an address where other regions reach this one, not `{region.link.host}`", path=path)
+        if region.store.url is not None:
+            parts = urlsplit(region.store.url)
+            store_at, store_path = (parts.hostname or LOOPBACK, parts.port or 6379), join_path("regions", name, "store", "url")
+        else:
+            store_at, store_path = (region.host, region.store.port or 0), join_path("regions", name, "store", "port")
+        for host, port, path in (
+            (region.host, region.port, join_path("regions", name, "port")),
+            (*store_at, store_path),
+            (region.link.host, region.link.port, join_path("regions", name, "link", "port")),
+        ):
+            other = taken.setdefault((_machine(host), port), path)
+            if other != path:
+                raise ConfigError(f"must be an address of its own: {host}:{port} is already `{other}`", path=path)

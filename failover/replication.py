@@ -1,0 +1,225 @@
+"""The authority's view of the other regions' stores: what each holds, what to send next, what is committed.
+
+One `Replication` lives for one epoch. Nothing here does I/O: `sends` says what to ship now, `answered`
+takes what came back. A peer is probed before the first entry of an epoch is sent to it, and again after
+each silence, since its store may have been exchanged meanwhile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from failover.logs import has_lost_data, last_common, later, majority
+from journal.ports import Accepted, JournalStatus, Peer, Refused
+
+#: Appends under way to one peer at most; the receiver puts them back into order.
+WINDOW = 4
+#: Entries in one Append at most.
+ENTRIES_PER_APPEND = 16
+BACKOFF_MIN_MS = 50
+BACKOFF_MAX_MS = 1000
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One Append on its way: its last offset, and what was known as verified when it left."""
+
+    last: int
+    verified_then: int
+
+
+@dataclass(slots=True)
+class PeerProgress:
+    """What the authority knows of one other region's store, in this epoch."""
+
+    region: str
+    #: Its token in the members record; an answer under another token never counts.
+    member_as: str | None
+    memory: Peer
+    #: Whether its answers count towards a majority.
+    counts: bool = True
+    amnesiac: bool = False
+    #: False until a probe has shown where the logs part.
+    streaming: bool = False
+    probe_request: int | None = None
+    next: int = 0
+    verified: int = 0
+    in_flight: dict[int, InFlight] = field(default_factory=dict)
+    failures: int = 0
+    not_before_ms: int = 0
+    last_sent_ms: int = -(10**9)
+    last_heard_ms: int = -(10**9)
+    committed_sent: int = 0
+
+    def silence(self, now_ms: int) -> None:
+        """No answer in time: forget what is under way, back off, and probe before sending again."""
+        self.in_flight.clear()
+        self.streaming, self.probe_request = False, None
+        self.failures += 1
+        self.not_before_ms = now_ms + min(BACKOFF_MAX_MS, BACKOFF_MIN_MS << min(self.failures - 1, 10))
+
+    def heard(self, now_ms: int) -> None:
+        """An answer came."""
+        self.failures, self.last_heard_ms = 0, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePeer:
+    """Read one region's status before streaming to it."""
+
+    region: str
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ship:
+    """Send entries first..last to one region."""
+
+    region: str
+    request: int
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Replication:
+    """Progress of one epoch. `committed` never goes down; it moves only over an entry of this epoch (figure 8 of Raft)."""
+
+    epoch: int
+    region: str
+    members: Mapping[str, str]
+    start_offset: int
+    tail: int
+    committed: int
+    peers: dict[str, PeerProgress]
+    heartbeat_ms: int
+    #: A member that must not vote in this epoch's start (it is being readmitted).
+    not_voting: frozenset[str] = frozenset()
+    last_majority_ms: int = 0
+
+    def sends(self, now_ms: int, take_request: "RequestNumbers") -> list[ProbePeer | Ship]:
+        """What to send now, counted as sent."""
+        out: list[ProbePeer | Ship] = []
+        for peer in self.peers.values():
+            if now_ms < peer.not_before_ms or peer.amnesiac:
+                if peer.amnesiac and now_ms >= peer.not_before_ms and peer.probe_request is None:
+                    out.append(self._probe(peer, now_ms, take_request))
+                continue
+            if not peer.streaming:
+                if peer.probe_request is None:
+                    out.append(self._probe(peer, now_ms, take_request))
+                continue
+            while len(peer.in_flight) < WINDOW and peer.next <= self.tail:
+                last = min(self.tail, peer.next + ENTRIES_PER_APPEND - 1)
+                out.append(self._ship(peer, peer.next, last, now_ms, take_request))
+            idle = not peer.in_flight and peer.next > self.tail
+            news = self.committed > peer.committed_sent
+            if idle and (news or now_ms - peer.last_sent_ms >= self.heartbeat_ms):
+                out.append(self._ship(peer, peer.next, peer.next - 1, now_ms, take_request))
+        return out
+
+    def _probe(self, peer: PeerProgress, now_ms: int, take_request: "RequestNumbers") -> ProbePeer:
+        peer.probe_request = take_request()
+        peer.not_before_ms = now_ms + (BACKOFF_MAX_MS if peer.amnesiac else 0)
+        return ProbePeer(peer.region, peer.probe_request)
+
+    def _ship(self, peer: PeerProgress, first: int, last: int, now_ms: int, take_request: "RequestNumbers") -> Ship:
+        request = take_request()
+        peer.in_flight[request] = InFlight(max(last, first - 1), peer.verified)
+        peer.next = last + 1
+        peer.last_sent_ms, peer.committed_sent = now_ms, self.committed
+        return Ship(peer.region, request, first, last)
+
+    def probed(self, region: str, request: int, status: JournalStatus | None, own: JournalStatus, now_ms: int) -> bool:
+        """A peer's status came (or None). True if this answer was awaited."""
+        peer = self.peers.get(region)
+        if peer is None or peer.probe_request != request:
+            return False
+        peer.probe_request = None
+        if status is None:
+            peer.silence(now_ms)
+            return True
+        peer.heard(now_ms)
+        if has_lost_data(status, peer.memory, peer.member_as):
+            self._lost(peer, now_ms)
+            return True
+        peer.amnesiac, peer.counts, peer.streaming = False, peer.member_as is not None, True
+        peer.next = last_common(own, status) + 1
+        return True
+
+    def _lost(self, peer: PeerProgress, now_ms: int) -> None:
+        peer.amnesiac, peer.counts, peer.streaming = True, False, False
+        peer.verified = 0
+        peer.in_flight.clear()
+        peer.memory = Peer(peer.memory.fence, peer.memory.verified, amnesiac=True)
+        peer.not_before_ms = now_ms + BACKOFF_MAX_MS
+
+    def answered(
+        self, region: str, request: int, answer: Accepted | Refused | None, own: JournalStatus, now_ms: int
+    ) -> None:
+        """A peer's answer to an Append of this epoch; the caller has looked for higher fences first."""
+        peer = self.peers.get(region)
+        if peer is None or request not in peer.in_flight:
+            return
+        sent = peer.in_flight.pop(request)
+        if answer is None:
+            peer.silence(now_ms)
+            return
+        peer.heard(now_ms)
+        if isinstance(answer, Refused):
+            if answer.reason in ("amnesiac", "not_admitted"):
+                self._lost(peer, now_ms)
+            elif answer.reason == "mismatch" and answer.status.tail.offset < sent.verified_then:
+                self._lost(peer, now_ms)
+            elif answer.reason == "mismatch":
+                peer.in_flight.clear()
+                peer.next = last_common(own, answer.status) + 1
+            else:
+                peer.silence(now_ms)
+            return
+        if answer.incarnation != peer.member_as or answer.tail.offset < sent.verified_then:
+            self._lost(peer, now_ms)
+            return
+        peer.verified = max(peer.verified, answer.verified)
+        peer.memory = later(peer.memory, Peer(answer.fence, peer.verified))
+
+    def appended(self, tail: int) -> None:
+        """The own store holds everything up to `tail`."""
+        self.tail = max(self.tail, tail)
+
+    def advance(self, now_ms: int) -> int | None:
+        """Move `committed` as far as a majority of the members holds; the new value, or None if it stayed."""
+        votes = [self.tail] if self.region in self.members and self.region not in self.not_voting else []
+        recent = len(votes)
+        for peer in self.peers.values():
+            if peer.counts and peer.region in self.members and peer.region not in self.not_voting:
+                votes.append(peer.verified)
+                recent += peer.last_heard_ms >= now_ms - 3 * self.heartbeat_ms
+        need = majority(len(self.members))
+        if recent >= need:
+            self.last_majority_ms = now_ms
+        if len(votes) < need:
+            return None
+        offset = sorted(votes, reverse=True)[need - 1]
+        if offset < self.start_offset or offset <= self.committed:
+            return None
+        self.committed = offset
+        return offset
+
+    def memories(self) -> dict[str, Peer]:
+        """What to write beside the data, here and at every receiver: the most heard of each region."""
+        result = {peer.region: peer.memory for peer in self.peers.values()}
+        result[self.region] = Peer(self.epoch, self.tail)
+        return result
+
+
+class RequestNumbers:
+    """A counter of requests; each attempt to send has a number of its own."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __call__(self) -> int:
+        self.last += 1
+        return self.last

@@ -1,0 +1,2 @@
+load_store()
+return everything('ok')

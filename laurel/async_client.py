@@ -1,0 +1,274 @@
+"""The asynchronous client. It may be shared by the tasks of one event loop; close it, or use it as a context manager."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from tenacity import AsyncRetrying, retry_if_exception_type
+
+from laurel import models
+from laurel.models import Among, AtLeast, Board, Call, Event, EventLike, EventResult, Number, Page, Places, PlayerPlace, SubmitReply
+from laurel.transport import PROBE_TIMEOUT_S, PROBES, Again, Attempts, Directory, Policy, Region, direct_mounts, headers_of
+
+T = TypeVar("T")
+
+
+class AsyncLaurelClient:
+    """`LaurelClient` for asyncio: the same arguments, calls and errors. Cancelling a submission leaves its outcome unknown."""
+
+    def __init__(
+        self,
+        regions: Mapping[str, str] | Sequence[str],
+        token: str,
+        *,
+        timeout_s: float = 5.0,
+        max_attempts: int = 8,
+        total_timeout_s: float = 30.0,
+        prefer: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._policy = Policy(
+            timeout_s=timeout_s, max_attempts=max_attempts, total_timeout_s=total_timeout_s, clock=clock, wall=wall, jitter=jitter
+        )
+        self._directory = Directory(regions, prefer)
+        self._sleep = sleep
+        self._probes: set[asyncio.Task[None]] = set()
+        self._http = httpx.AsyncClient(transport=transport, mounts=None if transport else direct_mounts(), headers=headers_of(token))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; calls under way in other tasks fail."""
+        for probe in self._probes:
+            probe.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
+        await self._http.aclose()
+
+    @property
+    def regions(self) -> list[str]:
+        """Names of the regions, the one that would be asked next in front."""
+        return [region.name for region in self._directory.order()]
+
+    async def submit(self, board: str, events: EventLike | Sequence[EventLike], *, region: str | None = None) -> SubmitReply:
+        """Submit one event or 1 to 1000, and return one result for each in order.
+
+        Events without an id get one, kept over all repetitions. A refused event is a result (`conflict`, `invalid`), not an error,
+        but for a conflicting event submitted alone.
+
+        Raises:
+            Refused: nothing of it was applied. Mend the call.
+            Unavailable: nothing of it was applied. Submit it again later.
+            OutcomeUnknown: `results` are those known; submit `events` again, they hold their ids.
+        """
+        return await self._run(models.submit(board, events, region=region))
+
+    async def submit_one(
+        self,
+        board: str,
+        player_id: str,
+        value: Number | None = None,
+        *,
+        delta: Number | None = None,
+        event_id: str | None = None,
+        achieved_at: datetime | str | None = None,
+        submitted_at: datetime | str | None = None,
+        region: str | None = None,
+    ) -> EventResult:
+        """As `submit`, for one event."""
+        event = Event(player_id=player_id, value=value, delta=delta, event_id=event_id, achieved_at=achieved_at, submitted_at=submitted_at)
+        return (await self.submit(board, event, region=region)).results[0]
+
+    async def boards(self, *, region: str | None = None) -> tuple[Board, ...]:
+        """All boards that the region knows."""
+        return await self._run(models.boards(region=region))
+
+    async def board(self, board: str, *, region: str | None = None) -> Board:
+        """One board; UnknownBoard if there is none."""
+        return await self._run(models.board(board, region=region))
+
+    async def top(
+        self,
+        board: str,
+        limit: int = 100,
+        cursor: str | None = None,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        *,
+        region: str | None = None,
+    ) -> Page:
+        """A page of 1 to 1000 entries of the newest generation, of a pinned one, or of one that includes `at_least`.
+
+        Raises:
+            GenerationGone: the pinned generation, or that of the cursor, is not retained any more.
+            Unavailable: with code `not_visible_yet`, no region published `at_least` in time.
+        """
+        return await self._run(models.top(board, limit, cursor, generation, at_least, region=region))
+
+    async def pages(
+        self,
+        board: str,
+        limit: int = 1000,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        *,
+        region: str | None = None,
+    ) -> AsyncIterator[Page]:
+        """All pages of one generation: that of the first page. GenerationGone if it expires on the way; nothing is mixed."""
+        page = await self.top(board, limit, None, generation, at_least, region=region)
+        yield page
+        while page.next is not None:
+            page = await self.top(board, limit, page.next, page.generation, region=region)
+            yield page
+
+    async def rank(
+        self,
+        board: str,
+        player_id: str,
+        *,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        region: str | None = None,
+    ) -> PlayerPlace:
+        """The player's place; NotRanked without an active row."""
+        return await self._run(models.place(board, player_id, "rank", None, generation, at_least, region=region))
+
+    async def nearby(
+        self,
+        board: str,
+        player_id: str,
+        window: int = 5,
+        *,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        region: str | None = None,
+    ) -> PlayerPlace:
+        """The player with up to `window` neighbours on each side; NotRanked without an active row."""
+        return await self._run(models.place(board, player_id, "nearby", window, generation, at_least, region=region))
+
+    async def ranks(
+        self,
+        board: str,
+        players: Sequence[str],
+        among: Among = "board",
+        *,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        region: str | None = None,
+    ) -> Places:
+        """Places of up to 1000 players, on the board or among the listed only."""
+        return await self._run(models.ranks(board, players, among, generation, at_least, region=region))
+
+    async def status(self, *, region: str | None = None) -> dict[str, Any]:
+        """What a region knows of itself, its shards and the others. Scope operator."""
+        return await self._run(models.status(region=region))
+
+    async def health(self, *, region: str | None = None) -> dict[str, Any]:
+        """Whether a region is alive; needs no token."""
+        return await self._run(models.health(region=region))
+
+    async def create_board(self, board: str, *, policy: str, **rules: Any) -> Board:
+        """Create a board, or find it there with the same rules; Conflict if its rules differ. Scope operator.
+
+        `rules`: direction, ties, ranking, decimals, home, visibility, publish_interval_ms, max_value; the server has defaults.
+        """
+        return await self._run(models.create_board(board, {"policy": policy, **rules}))
+
+    async def failover(
+        self,
+        shard_or_board: str | None = None,
+        *,
+        to: str,
+        force: bool = False,
+        from_region: str | None = None,
+        expect_epoch: int | None = None,
+        timeout_s: float = 30.0,
+    ) -> dict[str, Any]:
+        """Move a shard (`eu-west/0`), a board with its shard, or all shards of `from_region` to another region. Scope operator.
+
+        Returns `{"moved": [{shard, boards, epoch, owner, cause, duration_ms}]}`. `force` is for an owner that does not answer.
+
+        Raises:
+            OutcomeUnknown: it may have begun, and is not repeated. Look at `status()`.
+        """
+        return await self._run(
+            models.failover(shard_or_board, to=to, force=force, from_region=from_region, expect_epoch=expect_epoch, timeout_s=timeout_s)
+        )
+
+    async def set_link(
+        self,
+        region: str,
+        peer: str,
+        *,
+        mode: str,
+        direction: str = "both",
+        delay_ms: int | None = None,
+        for_ms: int | None = None,
+    ) -> dict[str, Any]:
+        """Fault switch for drills: `drop`, `delay` or `clear` what `region` sends to `peer` (`out`), takes from it (`in`), or both."""
+        return await self._run(models.set_link(region, peer, direction, mode, delay_ms, for_ms))
+
+    async def _run(self, call: Call[T]) -> T:
+        attempts = Attempts(call=call, policy=self._policy, directory=self._directory)
+        if call.only is None:
+            await self._measure()
+
+        async def once() -> T:
+            target = attempts.target()
+            try:
+                response = await self._http.request(
+                    target.method,
+                    target.url,
+                    params=target.params,
+                    content=target.content,
+                    headers=target.headers,
+                    timeout=target.timeout_s,
+                )
+            except httpx.HTTPError as exc:
+                attempts.broke(target.region, exc)
+            return attempts.answered(target.region, response.status_code, response.headers, response.content)
+
+        return await AsyncRetrying(
+            retry=retry_if_exception_type(Again),
+            wait=attempts.wait,
+            stop=attempts.stop,
+            sleep=self._sleep,
+            retry_error_callback=attempts.give_up,
+        )(once)
+
+    async def _measure(self) -> None:
+        due, at_once = self._directory.claim_due(self._policy.clock())
+        for region in due:
+            probe = asyncio.create_task(self._probe(region))
+            self._probes.add(probe)
+            probe.add_done_callback(self._probes.discard)
+        if at_once:
+            await asyncio.wait(self._probes)
+
+    async def _probe(self, region: Region) -> None:
+        clock = self._policy.clock
+        best = float("inf")
+        try:
+            for _ in range(PROBES):
+                began = clock()
+                (await self._http.get(region.url + "/healthz", timeout=PROBE_TIMEOUT_S)).raise_for_status()
+                best = min(best, clock() - began)
+        except (httpx.HTTPError, RuntimeError):  # RuntimeError: the client was closed meanwhile
+            self._directory.measured(region, None, clock())
+        except BaseException:
+            self._directory.release(region)
+            raise
+        else:
+            self._directory.measured(region, best, clock())

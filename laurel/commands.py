@@ -1,0 +1,504 @@
+"""Commands that talk to running regions over HTTP.
+
+Where to: `--url`/`LAUREL_URL`, else `client.json` of the data directory, which `laurel up` writes. With which token:
+`--token`/`LAUREL_TOKEN` (`@FILE` reads one), else that of the role in `client.json`; it is given to the regions of that
+file only.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from laurel.client import LaurelClient
+    from laurel.models import Envelope, EventResult
+
+Url = Annotated[str | None, typer.Option("--url", envvar="LAUREL_URL", help="Base URLs of regions, comma separated; NAME=URL names one.")]
+Token = Annotated[str | None, typer.Option("--token", envvar="LAUREL_TOKEN", help="Token, or @FILE.", show_envvar=True)]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Where `laurel up` keeps its data.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+InRegion = Annotated[str | None, typer.Option("--region", help="Ask this region alone.")]
+Generation = Annotated[str | None, typer.Option("--generation", help="Read this generation, such as s17.")]
+AtLeast = Annotated[str | None, typer.Option("--at-least", help="Read a generation that includes this position, such as 7-1042.")]
+BoardId = Annotated[str, typer.Argument(metavar="BOARD", help="game:mode:season:scope")]
+Player = Annotated[str, typer.Argument(metavar="PLAYER")]
+
+DATA_DIR = Path(".laurel")
+FILE_BATCH = 500
+
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+
+#: Roles whose token may do it, the best first.
+READER = ("reader", "game-server", "operator")
+WRITER = ("game-server",)
+OPERATOR = ("operator",)
+
+
+class CommandError(Exception):
+    """A failure told in one sentence that says what to do next."""
+
+    def __init__(self, sentence: str, *, exit_code: int = 1) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.exit_code = exit_code
+
+
+#: Makes the client; tests put one with a mock transport here.
+def connect(regions: dict[str, str], token: str, **options: Any) -> "LaurelClient":
+    """A client for one command."""
+    from laurel.client import LaurelClient
+
+    return LaurelClient(regions, token, **options)
+
+
+def _parse_urls(text: str) -> dict[str, str]:
+    regions = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, base = part.partition("=")
+        named = bool(equals) and "/" not in name
+        base = base if named else part
+        if not base.startswith(("http://", "https://")):
+            raise CommandError(f"{base!r} is no base URL: give one such as http://127.0.0.1:8101", exit_code=2)
+        regions[name if named else base] = base
+    return regions
+
+
+def _client(url: str | None, token: str | None, data_dir: Path, roles: Sequence[str], **options: Any) -> "LaurelClient":
+    from laurel.client import find_cluster, read_token
+
+    local = find_cluster(data_dir)
+    regions = _parse_urls(url) if url else local.regions
+    if not regions:
+        raise CommandError("no region to ask: start one with `laurel up`, or give --url or LAUREL_URL", exit_code=2)
+    if token is None:
+        known = {base.rstrip("/") for base in local.regions.values()}
+        token = local.token(*roles) if all(base.rstrip("/") in known for base in regions.values()) else ""
+    elif token.startswith("@"):
+        token = read_token(Path(token[1:]))
+    return connect(regions, token, **options)
+
+
+def _check_region(client: "LaurelClient", region: str | None) -> None:
+    if region is not None and region not in client.regions:
+        raise CommandError(f"region {region!r} is none of {', '.join(client.regions)}", exit_code=2)
+
+
+def _print_json(document: Any) -> None:
+    from laurel.models import show_value
+
+    print(json.dumps(document, ensure_ascii=False, default=show_value))
+
+
+def _dump(model: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = model.model_dump(mode="json", exclude_none=True)
+    return dumped
+
+
+def _table(*columns: str) -> "Table":
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table(box=SIMPLE)
+    for column in columns:
+        table.add_column(column, justify="right" if column in _RIGHT else "left", overflow="fold")
+    return table
+
+
+_RIGHT = frozenset({"position", "rank", "value", "version", "epoch", "committed", "tail", "lag", "boards", "total", "ms"})
+
+
+def _add_row(table: "Table", *cells: object) -> None:
+    """Cells are shown as they are: an id that looks like markup is none."""
+    from rich.text import Text
+
+    table.add_row(*(Text("" if cell is None else str(cell)) for cell in cells))
+
+
+def _show(table: "Table") -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _show_entries(answer: "Envelope", *, mark: str | None = None) -> None:
+    from laurel.models import show_value
+
+    table = _table("position", "rank", "player", "value", "achieved at")
+    for entry in answer.entries:
+        at = "" if entry.achieved_at is None else entry.achieved_at.isoformat(timespec="milliseconds")
+        name = f"{entry.player_id}  <" if entry.player_id == mark else entry.player_id
+        _add_row(table, entry.position, entry.rank, name, show_value(entry.value), at)
+    _show(table)
+    age = "" if answer.age_ms is None else f", {answer.age_ms} ms old"
+    print(f"{answer.board}: generation {answer.generation} of {answer.total} players, from {answer.region or 'a region'}{age}")
+
+
+def top(
+    board: BoardId,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Go on from here: `next` of an earlier page.")] = None,
+    generation: Generation = None,
+    at_least: AtLeast = None,
+    region: InRegion = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show the first places of a board."""
+    with _client(url, token, data_dir, READER) as client:
+        _check_region(client, region)
+        page = client.top(board, limit, cursor, generation, at_least, region=region)
+    if as_json:
+        _print_json(_dump(page))
+        return
+    _show_entries(page)
+    if page.next:
+        print(f"next page: --cursor {page.next}")
+
+
+def rank(
+    board: BoardId,
+    player: Player,
+    generation: Generation = None,
+    at_least: AtLeast = None,
+    region: InRegion = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show a player's place."""
+    with _client(url, token, data_dir, READER) as client:
+        _check_region(client, region)
+        place = client.rank(board, player, generation=generation, at_least=at_least, region=region)
+    if as_json:
+        _print_json(_dump(place))
+    else:
+        _show_entries(place)
+
+
+def nearby(
+    board: BoardId,
+    player: Player,
+    window: Annotated[int, typer.Option(min=0, max=100, help="Neighbours on each side.")] = 5,
+    generation: Generation = None,
+    at_least: AtLeast = None,
+    region: InRegion = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show a player's place and those around it."""
+    with _client(url, token, data_dir, READER) as client:
+        _check_region(client, region)
+        place = client.nearby(board, player, window, generation=generation, at_least=at_least, region=region)
+    if as_json:
+        _print_json(_dump(place))
+    else:
+        _show_entries(place, mark=player)
+
+
+def status(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+    """Ask each region for its shards: role, epoch, owner, positions."""
+    from laurel.errors import LaurelError, Refused
+
+    answers: dict[str, Any] = {}
+    failed: dict[str, LaurelError] = {}
+    with _client(url, token, data_dir, OPERATOR, max_attempts=2, total_timeout_s=5.0, timeout_s=3.0) as client:
+        _check_region(client, region)
+        for name in sorted(client.regions) if region is None else [region]:
+            try:
+                answers[name] = client.status(region=name)
+            except LaurelError as exc:
+                if isinstance(exc, Refused):
+                    raise
+                failed[name] = exc
+    if as_json:
+        told = {name: {"error": {"code": exc.code, "detail": exc.detail}} for name, exc in failed.items()}
+        _print_json({"regions": answers | told})
+    else:
+        _show_status(answers, failed)
+    if not answers:
+        raise CommandError("no region answered: start them with `laurel up`, or check --url")
+
+
+def _shards(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a status says of each shard; epoch and owner are the newest that the region knows of."""
+    shards = status.get("shards")
+    return {
+        name: {**facts, "epoch": facts.get("known_epoch", facts.get("epoch")), "owner": facts.get("known_owner") or facts.get("owner")}
+        for name, facts in (shards.items() if isinstance(shards, dict) else ())
+        if isinstance(facts, dict)
+    }
+
+
+def _show_status(answers: dict[str, Any], failed: dict[str, Any]) -> None:
+    table = _table("region", "shard", "role", "epoch", "owner", "committed", "tail", "lag", "boards")
+    for name, answer in answers.items():
+        for shard, facts in _shards(answer).items() or [("-", {})]:
+            lag = next((facts[key] for key in facts if key.startswith("lag")), None)
+            _add_row(
+                table, name, shard, *(facts.get(key) for key in ("role", "epoch", "owner", "committed", "tail")), lag, facts.get("boards")
+            )
+    for name, exc in failed.items():
+        _add_row(table, name, "", exc.code)
+    _show(table)
+
+
+def submit(
+    board: BoardId,
+    player: Annotated[str | None, typer.Argument(metavar="PLAYER")] = None,
+    value: Annotated[str | None, typer.Argument(metavar="VALUE", help="A decimal number.")] = None,
+    delta: Annotated[bool, typer.Option("--delta", help="VALUE is added; for cumulative boards.")] = False,
+    event_id: Annotated[str | None, typer.Option("--event-id", help="Made up if missing; the same id counts once.")] = None,
+    achieved_at: Annotated[str | None, typer.Option("--achieved-at", help="RFC 3339 with an offset; now if missing.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="JSON lines, one event each, with its event_id.")] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, max=1000, help="Events a request, with --file.")] = FILE_BATCH,
+    region: InRegion = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Submit an event, or the events of a file."""
+    if file is not None:
+        if player is not None or event_id or achieved_at or delta:
+            raise CommandError("with --file the events say everything: leave out PLAYER, VALUE and the options of one event", exit_code=2)
+        count = sum(1 for _ in _events(file))
+        with _client(url, token, data_dir, WRITER) as client:
+            _check_region(client, region)
+            _submit_file(client, board, file, count, batch, region, as_json)
+        return
+    if player is None or value is None:
+        raise CommandError("say what to submit: BOARD PLAYER VALUE, or BOARD --file events.jsonl", exit_code=2)
+    if not _NUMBER.fullmatch(value):
+        raise CommandError(f"VALUE {value!r} is no decimal number: give one such as 9700, 12.5 or -3", exit_code=2)
+    with _client(url, token, data_dir, WRITER) as client:
+        _check_region(client, region)
+        amount = {"delta" if delta else "value": value}
+        result = client.submit_one(board, player, event_id=event_id, achieved_at=achieved_at, region=region, **amount)
+    if as_json:
+        _print_json(_dump(result))
+    elif result.recorded:
+        at = f", at {result.position}" if result.position else ""
+        seen = f", visible by {result.visible_by}" if result.visible_by else ""
+        print(f"{result.event_id}: {result.outcome}, value {result.value}{at}{seen}")
+    if not result.recorded:
+        raise CommandError(_refused(result))
+
+
+def _refused(result: "EventResult") -> str:
+    what = f"event {result.event_id} was not recorded: {result.outcome}"
+    why = ", ".join(filter(None, (result.code, result.field and f"at {result.field}", result.allowed and f"allowed is {result.allowed}")))
+    advice = "use another --event-id for another event" if result.outcome == "conflict" else "mend it and submit it again"
+    return f"{what}{f' ({why})' if why else ''}; {advice}"
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """Events of a file of JSON lines; each must have its id, or sending the file twice would count it twice."""
+    from laurel.models import load_json
+
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    event = load_json(line)
+                except ValueError as exc:
+                    raise CommandError(f"{path} line {number} is not JSON: mend it, nothing more was sent", exit_code=2) from exc
+                if not isinstance(event, dict):
+                    raise CommandError(f"{path} line {number} is no JSON object: write one event a line", exit_code=2)
+                for name in ("event_id", "player_id"):
+                    if not isinstance(event.get(name), str):
+                        raise CommandError(
+                            f"{path} line {number} has no {name} as text: give each event its own, so that the file can be sent again",
+                            exit_code=2,
+                        )
+                yield event
+    except OSError as exc:
+        raise CommandError(f"{path} cannot be read: {exc.strerror}", exit_code=2) from exc
+
+
+def _submit_file(client: "LaurelClient", board: str, path: Path, count: int, size: int, region: str | None, as_json: bool) -> None:
+    from laurel.errors import LaurelError, OutcomeUnknown, Refused
+
+    outcomes: dict[str, int] = {}
+    refused: list[EventResult] = []
+    position: str | None = None
+    failure: LaurelError | None = None
+    with _progress(count, hidden=as_json) as advance:
+        events = _events(path)
+        for batch in iter(lambda: list(islice(events, size)), []):
+            try:
+                reply = client.submit(board, batch, region=region)
+                results, position = reply.results, reply.position or position
+            except LaurelError as exc:
+                failure, results = exc, exc.results if isinstance(exc, OutcomeUnknown) else ()
+            for result in results:
+                outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
+            refused.extend(result for result in results if not result.recorded and not result.unknown)
+            if failure is not None:
+                break
+            advance(len(batch))
+    done = sum(outcomes.values()) - outcomes.get("unknown", 0) - len(refused)
+    summary = {"file": str(path), "board": board, "events": count, "recorded": done, "outcomes": outcomes, "position": position}
+    if as_json:
+        _print_json({**summary, "refused": [_dump(result) for result in refused]})
+    else:
+        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+        print(f"{done} of {count} events are recorded" + (f": {told}" if told else ""))
+    if failure is not None:
+        mend = "mend that and " if isinstance(failure, Refused) else ""
+        again = f"{mend}run the same command again: events already recorded are recognised by their ids"
+        raise CommandError(f"{done} of {count} events are recorded, then {failure.detail.rstrip('.')}; {again}") from failure
+    if refused:
+        raise CommandError(f"{len(refused)} of {count} events were refused, the first: {_refused(refused[0])}")
+
+
+@contextmanager
+def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """Progress on standard error, where that is a terminal; give it how many are done more."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=hidden or not console.is_terminal) as bar:
+        task = bar.add_task("submitting", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def board_list(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
+    """List the boards."""
+    with _client(url, token, data_dir, READER) as client:
+        _check_region(client, region)
+        boards = client.boards(region=region)
+    if as_json:
+        _print_json({"boards": [_dump(board) for board in boards]})
+        return
+    table = _table("board", "policy", "ranking", "home", "shard", "total", "generation")
+    for board in boards:
+        _add_row(table, board.board, board.policy, board.ranking, board.home, board.shard, board.total, board.generation)
+    _show(table)
+
+
+def board_show(
+    board: BoardId, region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False
+) -> None:
+    """Show a board's rules and state."""
+    with _client(url, token, data_dir, READER) as client:
+        _check_region(client, region)
+        found = client.board(board, region=region)
+    _show_board(found, as_json)
+
+
+def _show_board(board: Any, as_json: bool) -> None:
+    if as_json:
+        _print_json(_dump(board))
+        return
+    for name, item in _dump(board).items():
+        print(f"{name:20} {item}")
+
+
+def board_create(
+    board: BoardId,
+    policy: Annotated[str, typer.Option(help="best_score, fastest_time, cumulative or latest.")],
+    direction: Annotated[str | None, typer.Option(help="higher or lower; on `latest` boards.")] = None,
+    ties: Annotated[str | None, typer.Option(help="achieved_at, submitted_at or player_id.")] = None,
+    ranking: Annotated[str | None, typer.Option(help="unique, competition or dense.")] = None,
+    decimals: Annotated[int | None, typer.Option(help="Fraction digits of a value.")] = None,
+    home: Annotated[str | None, typer.Option(help="Region that should own it.")] = None,
+    visibility: Annotated[str | None, typer.Option(help="public or private.")] = None,
+    publish_interval_ms: Annotated[int | None, typer.Option()] = None,
+    max_value: Annotated[str | None, typer.Option(help="Greatest value of a `fastest_time` board.")] = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Create a board; the same board with the same rules may be created again."""
+    rules = {
+        "direction": direction,
+        "ties": ties,
+        "ranking": ranking,
+        "decimals": decimals,
+        "home": home,
+        "visibility": visibility,
+        "publish_interval_ms": publish_interval_ms,
+        "max_value": max_value,
+    }
+    with _client(url, token, data_dir, OPERATOR) as client:
+        made = client.create_board(board, policy=policy, **rules)
+    _show_board(made, as_json)
+
+
+def failover(
+    what: Annotated[str | None, typer.Argument(metavar="SHARD|BOARD", help="A shard such as eu-west/0, or a board.")] = None,
+    to: Annotated[str, typer.Option("--to", help="The new owner.")] = "",
+    from_region: Annotated[str | None, typer.Option("--from", help="Move every shard that this region owns.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Without the old owner, which does not answer.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Move a shard to another region, and with it all boards it carries."""
+    if not to or (what is None) == (from_region is None):
+        raise CommandError("say what to move and where: SHARD|BOARD --to REGION, or --from REGION --to REGION", exit_code=2)
+    if as_json and not yes:
+        raise CommandError("--json cannot ask: add --yes", exit_code=2)
+    with _client(url, token, data_dir, OPERATOR) as client:
+        if not yes:
+            plan = _plan(client, what, from_region)
+            typer.confirm(f"{'Force' if force else 'Move'} {plan} to {to}?", abort=True, err=True)
+        answer = client.failover(what, to=to, force=force, from_region=from_region)
+    moved = answer.get("moved") or []
+    if as_json:
+        _print_json(answer)
+    else:
+        table = _table("shard", "owner", "epoch", "ms", "boards")
+        for move in moved:
+            boards = ", ".join(move.get("boards") or ())
+            _add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), boards)
+        _show(table)
+    if not moved:
+        raise CommandError("nothing was moved: see `laurel status` for who owns what")
+
+
+def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> str:
+    """Which shards move, and which boards go along."""
+    boards = client.boards()
+    if what is None:
+        shards = sorted(name for name, fact in _shards(client.status()).items() if fact.get("owner") == from_region)
+        if not shards:
+            raise CommandError(f"region {from_region} owns no shard: see `laurel status`")
+    else:
+        shards = [next((board.shard for board in boards if board.board == what and board.shard), what)]
+    carried = {shard: [board.board for board in boards if board.shard == shard] for shard in shards}
+    return "; ".join(f"{shard} with {', '.join(names) or 'no boards'}" for shard, names in carried.items())
+
+
+def add_client_commands(app: typer.Typer) -> None:
+    """All of the above."""
+    app.command()(status)
+    app.command(context_settings={"ignore_unknown_options": True})(submit)  # so that -3 is a value
+    app.command()(top)
+    app.command()(rank)
+    app.command()(nearby)
+    board = typer.Typer(no_args_is_help=True, help="Create, list and show boards.")
+    board.command("create")(board_create)
+    board.command("list")(board_list)
+    board.command("show")(board_show)
+    app.add_typer(board, name="board")
+    app.command()(failover)

@@ -1,0 +1,501 @@
+"""What is sent and what comes back: events, answers, and `Call`, one request with its way to read the answer.
+
+Answers are frozen and keep fields they do not know (`answer.model_extra`). Ids and generations are text
+and stay text; values are int, or Decimal where the text has a point, so they compare as numbers.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, TypeVar
+from unicodedata import category
+from urllib.parse import quote
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
+
+from laurel.errors import BadRequest
+
+T = TypeVar("T")
+
+#: A number as a caller gives it; text is sent as it is, a float is refused because it has already been rounded.
+Number = int | Decimal | str
+
+_VALUE_TEXT = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+
+
+def read_value(raw: object) -> int | Decimal:
+    """A value of an answer: text with a point is a Decimal, other text an int."""
+    if isinstance(raw, (int, Decimal)) and not isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and _VALUE_TEXT.fullmatch(raw):
+        return Decimal(raw) if "." in raw else int(raw)
+    raise ValueError("not a decimal number")
+
+
+def show_value(value: int | Decimal) -> str:
+    """Decimal text without an exponent."""
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+Value = Annotated[int | Decimal, PlainValidator(read_value), PlainSerializer(show_value, return_type=str, when_used="json")]
+
+
+def write_number(number: Number, name: str) -> int | str:
+    """A number for the wire: an int stays a JSON integer, a Decimal becomes text, text goes as it is."""
+    if isinstance(number, bool) or not isinstance(number, (int, Decimal, str)):
+        raise TypeError(f"{name} must be int, Decimal or text, not {type(number).__name__}: a binary float has been rounded already")
+    if isinstance(number, Decimal):
+        if not number.is_finite():
+            raise ValueError(f"{name} must be a finite number, not {number}")
+        return format(number, "f")
+    return number
+
+
+def write_moment(moment: datetime | str, name: str) -> str:
+    """RFC 3339 text with milliseconds; a datetime must know its offset."""
+    if isinstance(moment, str):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{name} needs a time zone, such as datetime.now(timezone.utc)")
+    return moment.isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One event to submit: `value`, or `delta` on cumulative boards. The client makes an `event_id` where there is none.
+
+    Keep the id if you may submit the event again: the same id is counted once, another id is another event.
+    """
+
+    player_id: str
+    value: Number | None = None
+    delta: Number | None = None
+    event_id: str | None = None
+    achieved_at: datetime | str | None = None
+    submitted_at: datetime | str | None = None
+
+
+EventLike = Event | Mapping[str, Any]
+
+
+def write_event(event: EventLike, new_id: str) -> dict[str, Any]:
+    """The event as the wire has it, with `new_id` if it has no id of its own; unknown keys of a mapping go along."""
+    if isinstance(event, Event):
+        body = {f.name: getattr(event, f.name) for f in fields(event) if getattr(event, f.name) is not None}
+    else:
+        body = {name: item for name, item in event.items() if item is not None}
+    body.setdefault("event_id", new_id)
+    for name in ("event_id", "player_id"):
+        if name in body and not isinstance(body[name], str):
+            raise TypeError(f"{name} must be text, not {type(body[name]).__name__}")
+    for name in ("value", "delta", "points"):
+        if name in body:
+            body[name] = write_number(body[name], name)
+    for name in ("achieved_at", "submitted_at"):
+        if name in body:
+            body[name] = write_moment(body[name], name)
+    return body
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class EventResult(_Answer):
+    """The authority's word on one event. For a `duplicate`, value, version and position are those of the saved result."""
+
+    event_id: str
+    outcome: str
+    value: Value | None = None
+    version: int | None = None
+    improved: bool | None = None
+    shard: str | None = None
+    epoch: int | None = None
+    offset: int | None = None
+    acked: str | None = None
+    visible_by: str | None = None
+    code: str | None = None
+    field: str | None = None
+    allowed: str | None = None
+
+    @property
+    def position(self) -> str | None:
+        """Place of the acknowledgement in the shard's journal, `7-1042`; pass the result as `at_least` to read your write."""
+        return None if self.epoch is None or self.offset is None else f"{self.epoch}-{self.offset}"
+
+    @property
+    def applied(self) -> bool:
+        """This very submission changed the player's row."""
+        return self.outcome in ("applied", "applied_first")
+
+    @property
+    def duplicate(self) -> bool:
+        """The event had been recorded before; it counted then, and once."""
+        return self.outcome == "duplicate"
+
+    @property
+    def unknown(self) -> bool:
+        """No answer in time: it may have been recorded or not."""
+        return self.outcome == "unknown"
+
+    @property
+    def recorded(self) -> bool:
+        """The event is in the journal, now or from an earlier submission, whether or not it changed the row."""
+        return self.outcome in _RECORDED
+
+
+_RECORDED = frozenset({"applied", "applied_first", "not_an_improvement", "duplicate", "superseded", "stale_revision", "held"})
+
+
+class SubmitReply(_Answer):
+    """One result for each event, in the order of the events. `region` is the one that answered last."""
+
+    board: str
+    region: str | None = None
+    results: tuple[EventResult, ...]
+
+    @property
+    def position(self) -> str | None:
+        """The greatest position of the results; a generation that includes it includes all of them."""
+        places = [(r.epoch, r.offset) for r in self.results if r.epoch is not None and r.offset is not None]
+        return "{}-{}".format(*max(places)) if places else None
+
+
+class Entry(_Answer):
+    """A player's place in one generation. `position` is unique, `rank` follows the board's ranking rule."""
+
+    position: int
+    rank: int
+    player_id: str
+    value: Value
+    achieved_at: datetime | None = None
+    version: int | None = None
+
+
+class Envelope(_Answer):
+    """What every read says about the generation it was answered from.
+
+    The body is the same in every region; `region` and `age_ms` come from the headers and are not.
+    """
+
+    board: str
+    generation: str
+    epoch: int | None = None
+    published_at: datetime | None = None
+    boundaries: dict[str, str] = {}
+    complete: bool = True
+    exact: bool = True
+    total: int | None = None
+    checksum: str | None = None
+    entries: tuple[Entry, ...] = ()
+    region: str | None = None
+    age_ms: int | None = None
+
+
+class Page(Envelope):
+    """A part of the board in display order; `next` and `previous` are cursors, None at the ends."""
+
+    next: str | None = None
+    previous: str | None = None
+
+
+class PlayerPlace(Envelope):
+    """One player's place (`rank`), or the entries around it (`nearby`)."""
+
+    player_id: str
+
+    @property
+    def entry(self) -> Entry:
+        """The player's own entry."""
+        for entry in self.entries:
+            if entry.player_id == self.player_id:
+                return entry
+        raise LookupError(f"the answer holds no entry of {self.player_id!r}")
+
+
+class Places(Envelope):
+    """Places of many players: on the board, or among the listed only. `absent` have no active row."""
+
+    among: str = "board"
+    absent: tuple[str, ...] = ()
+
+
+class Board(_Answer):
+    """A board's rules and state, as the region that answered knows it."""
+
+    board: str
+    policy: str | None = None
+    direction: str | None = None
+    ties: str | None = None
+    ranking: str | None = None
+    decimals: int | None = None
+    visibility: str | None = None
+    state: str | None = None
+    home: str | None = None
+    shard: str | None = None
+    total: int | None = None
+    generation: str | None = None
+    incarnation: str | None = None
+
+
+#: Anything that names a journal position: an acknowledgement, a reply, or its text.
+AtLeast = str | EventResult | SubmitReply
+
+
+def at_least_text(at_least: AtLeast) -> str:
+    """`7-1042`, from whatever names a position."""
+    text = at_least if isinstance(at_least, str) else at_least.position
+    if text is None:
+        raise ValueError("this result has no position to wait for: the event was not recorded")
+    return text
+
+
+def load_json(content: bytes) -> Any:
+    """JSON whose fractions are Decimals; ValueError if it is none."""
+    return json.loads(content, parse_float=Decimal)
+
+
+#: What may be repeated when the outcome is unknown: reads and calls with an identity may, `once` may not.
+Effect = Literal["none", "by_identity", "once"]
+Among = Literal["board", "listed"]
+
+
+@dataclass(kw_only=True)
+class Call(Generic[T]):
+    """One call of the API: what to send, what may be repeated, how to read the answer."""
+
+    method: str
+    path: str
+    #: From the JSON document and the headers; raises ValueError where it is not what was agreed.
+    decode: Callable[[Any, Mapping[str, str]], T]
+    params: Mapping[str, str]
+    body: Any = None
+    effect: Effect = "none"
+    #: Region to ask first, and region to ask alone.
+    first: str | None = None
+    only: str | None = None
+    #: Longer than usual for calls that wait by nature.
+    timeout_s: float | None = None
+
+    def payload(self) -> Any:
+        """The JSON body of the next attempt, None for no body."""
+        return self.body
+
+    def read(self, document: Any, headers: Mapping[str, str]) -> T:
+        """The answer of a successful attempt."""
+        return self.decode(document, headers)
+
+
+class SubmitCall(Call[SubmitReply]):
+    """A submission. Results that are known stay; only events without one are sent again."""
+
+    def __init__(self, board: str, events: Sequence[EventLike], *, only: str | None) -> None:
+        super().__init__(method="POST", path=_board_path(board) + "/events", decode=self._reply, params={}, effect="by_identity", only=only)
+        self._board = board
+        self._events = [write_event(event, uuid4().hex) for event in events]
+        self._results: list[EventResult | None] = [None] * len(self._events)
+
+    def left(self) -> list[dict[str, Any]]:
+        """Events without a known result, in order."""
+        return [event for event, result in zip(self._events, self._results, strict=True) if result is None]
+
+    def results(self) -> list[EventResult]:
+        """One for each event, in order."""
+        return [
+            result or EventResult(event_id=event["event_id"], outcome="unknown")
+            for event, result in zip(self._events, self._results, strict=True)
+        ]
+
+    def payload(self) -> Any:
+        """The events that are left, with the ids they had the first time."""
+        return {"events": self.left()}
+
+    def absorb(self, document: Any) -> bool:
+        """Take in the results of an answer; True when none is left.
+
+        Matched by order, since one id may belong to two players. ValueError, and nothing is taken, where they do not fit.
+        """
+        given = document.get("results") if isinstance(document, Mapping) else None
+        places = [i for i, result in enumerate(self._results) if result is None]
+        if not isinstance(given, list) or len(given) != len(places):
+            raise ValueError("not one result for each event")
+        read = [_read_result(result, self._events[i]["event_id"]) for i, result in zip(places, given, strict=True)]
+        for i, result in zip(places, read, strict=True):
+            if not result.unknown:
+                self._results[i] = result
+        return all(result is not None for result in self._results)
+
+    def settle_last(self, status: int, problem: Mapping[str, Any]) -> bool:
+        """A 4xx for the last event left of a batch is that event's result: alone, it is not answered by a list."""
+        places = [i for i, result in enumerate(self._results) if result is None]
+        if len(self._results) < 2 or len(places) != 1:
+            return False
+        if "results" in problem:
+            return self.absorb(problem)
+        if status != 409:
+            return False
+        self._results[places[0]] = _read_result({"outcome": "conflict", "event_id": None}, self._events[places[0]]["event_id"])
+        return True
+
+    def _reply(self, document: Any, headers: Mapping[str, str]) -> SubmitReply:
+        rest = {name: item for name, item in document.items() if name in ("board", "region")}
+        rest = {"board": self._board, "region": headers.get("x-laurel-region"), **rest}
+        return SubmitReply(**rest, results=tuple(self.results()))
+
+
+def _read_result(raw: Any, event_id: str) -> EventResult:
+    """A result of the event of that id; the id of one that could not be read may come back cut or missing."""
+    if isinstance(raw, Mapping) and (raw.get("outcome") == "invalid" or raw.get("event_id") is None):
+        raw = {**raw, "event_id": event_id}
+    result = EventResult.model_validate(raw)
+    if result.event_id != event_id:
+        raise ValueError("results are not in the order of the events")
+    return result
+
+
+def submit(board: str, events: EventLike | Sequence[EventLike], *, region: str | None) -> SubmitCall:
+    """POST events; a single one is a list of one."""
+    return SubmitCall(board, [events] if isinstance(events, (Event, Mapping)) else list(events), only=region)
+
+
+def _segment(text: str, name: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be text, not {type(text).__name__}")
+    if text in ("", ".", "..") or "/" in text or any(category(char) in ("Cc", "Cs") for char in text):
+        raise BadRequest(
+            f"{text!r} is no {name}: it may not be empty, '.' or '..', nor hold a slash or control characters",
+            code="invalid_id",
+            field=name,
+            allowed="1 to 128 bytes of UTF-8 without slash and control characters",
+        )
+    return quote(text, safe=":")
+
+
+def _board_path(board: str) -> str:
+    return f"/v1/boards/{_segment(board, 'board')}"
+
+
+def _read_params(generation: str | None, at_least: AtLeast | None, **others: object) -> dict[str, str]:
+    params = {name: str(value) for name, value in others.items() if value is not None}
+    if generation is not None:
+        params["generation"] = generation
+    if at_least is not None:
+        params["at_least"] = at_least_text(at_least)
+    return params
+
+
+E = TypeVar("E", bound=Envelope)
+
+
+def _envelope(kind: type[E], **defaults: Any) -> Callable[[Any, Mapping[str, str]], E]:
+    def decode(document: Any, headers: Mapping[str, str]) -> E:
+        age = headers.get("x-laurel-age-ms", "")
+        age_ms = int(age) if age.isascii() and age.isdigit() else None
+        return kind.model_validate({**defaults, **_object(document, headers), "region": headers.get("x-laurel-region"), "age_ms": age_ms})
+
+    return decode
+
+
+def _object(document: Any, headers: Mapping[str, str]) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    return document
+
+
+def top(board: str, limit: int, cursor: str | None, generation: str | None, at_least: AtLeast | None, *, region: str | None) -> Call[Page]:
+    """A page."""
+    params = _read_params(generation, at_least, limit=limit, cursor=cursor)
+    return Call(method="GET", path=_board_path(board) + "/top", params=params, decode=_envelope(Page), only=region)
+
+
+def place(
+    board: str, player_id: str, view: str, window: int | None, generation: str | None, at_least: AtLeast | None, *, region: str | None
+) -> Call[PlayerPlace]:
+    """A player's `rank` or `nearby` view."""
+    path = f"{_board_path(board)}/players/{_segment(player_id, 'player_id')}"
+    params = _read_params(generation, at_least, view=view, window=window)
+    return Call(method="GET", path=path, params=params, decode=_envelope(PlayerPlace, player_id=player_id), only=region)
+
+
+def ranks(
+    board: str, players: Sequence[str], among: Among, generation: str | None, at_least: AtLeast | None, *, region: str | None
+) -> Call[Places]:
+    """Places of many players."""
+    body = {"players": list(players), "among": among}
+    params = _read_params(generation, at_least)
+    return Call(method="POST", path=_board_path(board) + "/ranks", params=params, body=body, decode=_envelope(Places), only=region)
+
+
+def boards(*, region: str | None) -> Call[tuple[Board, ...]]:
+    """All boards."""
+
+    def decode(document: Any, headers: Mapping[str, str]) -> tuple[Board, ...]:
+        return tuple(Board.model_validate(board) for board in _object(document, headers).get("boards", ()))
+
+    return Call(method="GET", path="/v1/boards", params={}, decode=decode, only=region)
+
+
+def board(board_id: str, *, region: str | None) -> Call[Board]:
+    """One board."""
+    return Call(method="GET", path=_board_path(board_id), params={}, decode=lambda doc, _: Board.model_validate(doc), only=region)
+
+
+def create_board(board_id: str, rules: Mapping[str, Any]) -> Call[Board]:
+    """The same board with the same rules may be created again."""
+    body = {"board": board_id, **{name: item for name, item in rules.items() if item is not None}}
+    if "max_value" in body:
+        body["max_value"] = write_number(body["max_value"], "max_value")
+    return Call(
+        method="POST",
+        path="/v1/admin/boards",
+        params={},
+        body=body,
+        decode=lambda doc, _: Board.model_validate(doc),
+        effect="by_identity",
+    )
+
+
+def status(*, region: str | None) -> Call[dict[str, Any]]:
+    """A region's view of the cluster."""
+    return Call(method="GET", path="/v1/status", params={}, decode=_object, only=region)
+
+
+def health(*, region: str | None) -> Call[dict[str, Any]]:
+    """Liveness of a region."""
+    return Call(method="GET", path="/healthz", params={}, decode=_object, only=region)
+
+
+def failover(
+    what: str | None, *, to: str, force: bool, from_region: str | None, expect_epoch: int | None, timeout_s: float
+) -> Call[dict[str, Any]]:
+    """Move authority. Not repeated by itself once it may have begun."""
+    if (what is None) == (from_region is None):
+        raise ValueError("name either a shard or board, or from_region")
+    body: dict[str, Any] = {"to": to, "force": force}
+    if what is None:
+        body["from"] = from_region
+    else:
+        body["shard" if "/" in what else "board"] = what
+    if expect_epoch is not None:
+        body["expect_epoch"] = expect_epoch
+    return Call(
+        method="POST",
+        path="/v1/admin/failover",
+        params={},
+        body=body,
+        decode=_object,
+        effect="once",
+        first=to,
+        timeout_s=timeout_s,
+    )
+
+
+def set_link(region: str, peer: str, direction: str, mode: str, delay_ms: int | None, for_ms: int | None) -> Call[dict[str, Any]]:
+    """Sets the fault switch of one region's link; the same setting may be sent again."""
+    body = {"peer": peer, "direction": direction, "mode": mode, "delay_ms": delay_ms, "for_ms": for_ms}
+    body = {name: item for name, item in body.items() if item is not None}
+    return Call(method="POST", path="/v1/admin/links", params={}, body=body, decode=_object, effect="by_identity", only=region)

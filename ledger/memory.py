@@ -1,0 +1,105 @@
+"""A ledger in two dicts, for tests and the simulator."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from boards.model import Row
+from journal.ports import JournalStatus, Position
+from journal.records import Entry, Record
+from ledger.fold import State, board_key, check_same_result, identity_key, row_key
+from ledger.ports import BoardState, Saved
+
+
+class MemoryReader:
+    """A view over two dicts that nobody changes while it is open."""
+
+    __slots__ = ("_rows", "_saved", "applied")
+
+    def __init__(self, applied: Position, rows: dict[bytes, Row], saved: dict[bytes, Saved]) -> None:
+        self.applied = applied
+        self._rows = rows
+        self._saved = saved
+
+    def row(self, board: int, player_id: str) -> Row | None:
+        """See `LedgerReader`."""
+        return self._rows.get(row_key(board, player_id))
+
+    def identity(self, board: int, player_id: str, event_id: str) -> Saved | None:
+        """See `LedgerReader`."""
+        return self._saved.get(identity_key(board, player_id, event_id))
+
+    def rows(self, board: int) -> Iterator[tuple[str, Row]]:
+        """See `LedgerReader`. Cost: a sort of all the shard's keys."""
+        prefix = board_key(board)
+        for key in sorted(self._rows):
+            if key.startswith(prefix):
+                yield key[4:-1].decode(), self._rows[key]
+
+
+class MemoryLedger:
+    """See `Ledger`. Loses everything with the process."""
+
+    def __init__(self) -> None:
+        self._state = State()
+        self._rows: dict[bytes, Row] = {}
+        self._saved: dict[bytes, Saved] = {}
+        self._readers = 0
+
+    @property
+    def applied(self) -> Position:
+        """See `Ledger`."""
+        return self._state.applied
+
+    def apply(self, entries: Sequence[Entry], decoded: Sequence[list[Record]] | None = None) -> None:
+        """See `Ledger`."""
+        changes = self._state.plan(entries, decoded, self._rows.get)
+        if changes is None:
+            return
+        fresh: dict[bytes, Saved] = {}
+        for key, saved in changes.saved.items():
+            known = self._saved.get(key)
+            if known is None:
+                fresh[key] = saved
+            else:
+                check_same_result(known, saved, saved.offset)
+        if self._readers:  # views keep the dicts they have
+            self._rows, self._saved = dict(self._rows), dict(self._saved)
+        self._rows.update(changes.rows)
+        self._saved.update(fresh)
+        self._state.absorb(changes)
+
+    @contextmanager
+    def reader(self) -> Iterator[MemoryReader]:
+        """See `Ledger`."""
+        self._readers += 1
+        try:
+            yield MemoryReader(self._state.applied, self._rows, self._saved)
+        finally:
+            self._readers -= 1
+
+    def boards(self) -> dict[int, BoardState]:
+        """See `Ledger`."""
+        return dict(self._state.boards)
+
+    def board(self, board_id: str) -> BoardState | None:
+        """See `Ledger`."""
+        return self._state.board(board_id)
+
+    def unpublished(self) -> frozenset[int]:
+        """See `Ledger`."""
+        return frozenset(self._state.unpublished)
+
+    def agrees_with(self, status: JournalStatus) -> bool:
+        """See `Ledger`."""
+        return self._state.agrees_with(status)
+
+    def clear(self) -> None:
+        """See `Ledger`."""
+        self._state = State()
+        self._rows, self._saved = {}, {}
+
+    def sync(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,278 @@
+"""What an authority has appended and the ledger has not folded yet, laid over the ledger.
+
+The authority decides each event against this overlay first and the ledger below it. Nothing here is durable
+or even certain: an entry that is cut takes its part along, so a deposed authority drops all of it (`reset`).
+Parts go one entry at a time, once the ledger has applied them (`settle`).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from boards.model import Outcome, Row, Submission
+from boards.policies import Decider, decider
+from journal.records import BoardCreated, Published, Scored
+from ledger.fold import RunningBoard, new_board
+from ledger.ports import BoardState, Ledger, LedgerReader, LedgerStale, Saved
+
+_DUPLICATE = int(Outcome.DUPLICATE)
+_CONFLICT = int(Outcome.CONFLICT)
+_INVALID = int(Outcome.INVALID)
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer to one submission. It may leave when `depends` is committed (I12).
+
+    A duplicate or conflict has value, version, epoch and offset of the saved result. What is not recorded
+    (`INVALID`) has epoch and offset 0.
+    """
+
+    outcome: int
+    value: int
+    version: int
+    #: The row is the player's first, or its value is better by the board's direction.
+    improved: bool
+    epoch: int
+    offset: int
+    #: Its own offset if it is recorded (a no-improvement is), the saved result's for duplicates and conflicts;
+    #: for `INVALID` that of the pending row that decided it, 0 if there was none.
+    depends: int
+    code: str = ""
+    allowed: str = ""
+
+
+class _Held(NamedTuple):
+    """A pending row and the entry it comes from."""
+
+    offset: int
+    row: Row
+
+
+class _Overlay:
+    """One board's pending part. Totals are absolute: the ledger's, and all that is pending on top."""
+
+    __slots__ = ("board", "higher", "rows", "rule", "saved", "touched")
+
+    def __init__(self, state: BoardState, offset: int) -> None:
+        self.board = RunningBoard(state)
+        self.rule: Decider = decider(state.rules)
+        self.higher = state.rules.direction == "higher"
+        self.rows: dict[str, _Held] = {}
+        #: By (player id, event id).
+        self.saved: dict[tuple[str, str], Saved] = {}
+        #: The last entry that has a part here; once the ledger has it, all of this is in the ledger.
+        self.touched = offset
+
+
+class _Part(NamedTuple):
+    """What one call added to one board."""
+
+    offset: int
+    overlay: _Overlay
+    identities: list[tuple[str, str]]
+    players: list[str]
+
+
+class Pending:
+    """The overlay of one activation. Not safe for concurrent use; no call waits or does I/O but reads of the view.
+
+    Offsets must not go down from call to call; calls with the same offset build one entry and see each other.
+    A board's publish record closes the board for that entry, because its boundary includes all of it.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._overlays: dict[int, _Overlay] = {}
+        #: Numbers of boards that the ledger does not know yet.
+        self._created: dict[str, int] = {}
+        self._parts: deque[_Part] = deque()
+        self._last = 0
+
+    def decide(
+        self,
+        reader: LedgerReader,
+        board: BoardState,
+        submissions: Sequence[Submission],
+        *,
+        subject: str,
+        now_ms: int,
+        epoch: int,
+        offset: int,
+    ) -> tuple[list[Scored], list[Decided]]:
+        """Decide `submissions` in order, as part of the entry at (epoch, offset); return its records, and an answer for each submission.
+
+        Records are fewer than answers: duplicates, conflicts and invalid events leave none. The caller appends
+        them at that offset, or calls `reset()`. Cost: about 6 µs an event, two ledger lookups included.
+
+        Raises:
+            LedgerStale: `reader` is older than the ledger. Nothing was decided.
+            ValueError: offset below an earlier call's, board unknown or already published in this entry.
+        """
+        if reader.applied.offset < self._ledger.applied.offset:
+            raise LedgerStale(reader.applied, self._ledger.applied)
+        overlay = self._open(board, offset)
+        number = board.number
+        running, rule, higher, rows, saved = overlay.board, overlay.rule, overlay.higher, overlay.rows, overlay.saved
+        stored_identity, stored_row = reader.identity, reader.row
+        records: list[Scored] = []
+        decided: list[Decided] = []
+        identities: list[tuple[str, str]] = []
+        players: list[str] = []
+        for event in submissions:
+            player_id, event_id = event.player_id, event.event_id
+            identity = (player_id, event_id)
+            known = saved.get(identity)
+            if known is None:
+                known = stored_identity(number, player_id, event_id)
+            if known is not None:
+                outcome = _DUPLICATE if known.fingerprint == event.fingerprint else _CONFLICT
+                decided.append(Decided(outcome, known.value, known.version, False, known.epoch, known.offset, known.offset))
+                continue
+            held = rows.get(player_id)
+            old = stored_row(number, player_id) if held is None else held.row
+            decision = rule(old, event, now_ms)
+            outcome, value, version, new = decision.outcome, decision.value, decision.version, decision.row
+            if outcome == _INVALID:
+                depends = 0 if held is None else held.offset
+                decided.append(Decided(outcome, value, version, False, 0, 0, depends, decision.code, decision.allowed))
+                continue
+            improved = False
+            if new is not None:
+                improved = old is None or (value > old.value if higher else value < old.value)
+                running.replace(player_id, old, new, offset)
+                rows[player_id] = _Held(offset, new)
+                players.append(player_id)
+            saved[identity] = Saved(event.fingerprint, outcome, value, version, epoch, offset)
+            identities.append(identity)
+            records.append(
+                Scored(
+                    number,
+                    player_id,
+                    event_id,
+                    event.fingerprint,
+                    outcome,
+                    value,
+                    version,
+                    new,
+                    event.amount,
+                    event.achieved_ms,
+                    event.submitted_ms,
+                    now_ms,
+                    subject,
+                )
+            )
+            decided.append(Decided(outcome, value, version, improved, epoch, offset, offset))
+        if records:
+            self._touch(number, overlay, offset, identities, players)
+        return records, decided
+
+    def board(self, board_id: str) -> BoardState | None:
+        """A board with all that is pending for it, boards that are themselves pending included."""
+        stored = self._ledger.board(board_id)
+        number = self._created.get(board_id) if stored is None else stored.number
+        overlay = None if number is None else self._overlays.get(number)
+        return stored if overlay is None else overlay.board.state()
+
+    def next_number(self) -> int:
+        """The number for a board that is to be created: one more than the highest in this journal. Cost: O(boards)."""
+        return 1 + max([*self._ledger.boards(), *self._overlays], default=0)
+
+    def create_board(self, record: BoardCreated, offset: int) -> BoardState:
+        """Make the board of `record` known from the entry at `offset` on.
+
+        Raises:
+            ValueError: its id or number is taken.
+        """
+        self._advance(offset)
+        if self.board(record.board_id) is not None or record.number < self.next_number():
+            raise ValueError(f"board {record.board_id} or its number {record.number} is taken")
+        overlay = _Overlay(new_board(record), offset)
+        self._created[record.board_id] = record.number
+        self._touch(record.number, overlay, offset, [], [])
+        return overlay.board.state()
+
+    def changed_boards(self) -> list[BoardState]:
+        """Boards with rows changed since their newest publish record, by number, with all that is pending.
+
+        Cost: O(boards that are pending or changed).
+        """
+        states = [overlay.board.state() for overlay in self._overlays.values()]
+        changed = {state.number: state for state in states if state.unpublished}
+        unseen = self._ledger.unpublished() - self._overlays.keys()
+        if unseen:
+            stored = self._ledger.boards()
+            changed |= {number: stored[number] for number in unseen}
+        return [changed[number] for number in sorted(changed)]
+
+    def publish(self, board: BoardState, *, published_ms: int, offset: int) -> Published:
+        """The record of the board's next generation, over all rows decided so far; it belongs into the entry at `offset`.
+
+        Raises:
+            ValueError: offset below an earlier call's, board unknown or already published in this entry.
+        """
+        overlay = self._open(board, offset)
+        running = overlay.board
+        record = Published(board.number, running.generation + 1, published_ms, running.checksum, running.count)
+        running.publish(record, offset)
+        self._touch(board.number, overlay, offset, [], [])
+        return record
+
+    def settle(self, applied_offset: int) -> None:
+        """Drop the parts of all entries up to `applied_offset`, which the ledger has applied. Cost: O(what is dropped).
+
+        Raises:
+            ValueError: the ledger has not; they would be in neither.
+        """
+        if applied_offset > self._ledger.applied.offset:
+            raise ValueError(f"the ledger stands at {self._ledger.applied.offset}, not at {applied_offset}")
+        parts = self._parts
+        while parts and parts[0].offset <= applied_offset:
+            _, overlay, identities, players = parts.popleft()
+            if overlay.touched <= applied_offset:
+                state = overlay.board.start
+                if self._overlays.get(state.number) is overlay:
+                    del self._overlays[state.number]
+                    self._created.pop(state.board_id, None)
+                continue
+            for identity in identities:
+                del overlay.saved[identity]
+            for player_id in players:
+                held = overlay.rows.get(player_id)
+                if held is not None and held.offset <= applied_offset:
+                    del overlay.rows[player_id]
+
+    def reset(self) -> None:
+        """Drop everything: the authority is deposed, or what it decided last was not appended."""
+        self._overlays.clear()
+        self._created.clear()
+        self._parts.clear()
+        self._last = 0
+
+    def __len__(self) -> int:
+        """Identities held; 0 when all is settled."""
+        return sum(len(overlay.saved) for overlay in self._overlays.values())
+
+    def _advance(self, offset: int) -> None:
+        if offset < self._last or offset <= self._ledger.applied.offset:
+            raise ValueError(f"entry {offset} is not after {max(self._last - 1, self._ledger.applied.offset)}")
+        self._last = offset
+
+    def _open(self, board: BoardState, offset: int) -> _Overlay:
+        """The overlay of a board, or a new one that `_touch` will keep."""
+        self._advance(offset)
+        overlay = self._overlays.get(board.number)
+        if overlay is None:
+            stored = self._ledger.board(board.board_id)
+            if stored is None or stored.number != board.number:
+                raise ValueError(f"board {board.board_id} is not known here")
+            return _Overlay(stored, offset)
+        if overlay.board.published[0] == offset:
+            raise ValueError(f"board {board.board_id} is published in entry {offset} already")
+        return overlay
+
+    def _touch(self, number: int, overlay: _Overlay, offset: int, identities: list[tuple[str, str]], players: list[str]) -> None:
+        overlay.touched = offset
+        self._overlays[number] = overlay
+        self._parts.append(_Part(offset, overlay, identities, players))

@@ -1,0 +1,1 @@
+"""A region's runtime: supervisor, launcher, HTTP app, routing, links, server commands."""

@@ -1,0 +1,114 @@
+"""What the HTTP edge asks of a region: the port between `regions.app` and the gateway actor.
+
+All calls may raise `actors.messages.Unanswered`, whose `code` is a key of `regions.problems.TABLE`.
+Besides those named there, `create_board` raises one with the code `unknown_region`; `failover` with
+`unknown_shard`, `unknown_region`, `epoch_moved` or `failover_refused`; `set_link` with `unknown_region`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from actors.messages import Answer, Ask, BoardInfo, SubmitResult
+from boards.model import BoardRules, Submission
+
+
+class FailoverRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Move authority to region `to`: of one shard, of a board's shard, or of all shards that `from_region` owns.
+
+    Exactly one of `shard`, `board` and `from_region` is set. `force` deposes an authority that does not answer;
+    `expect_epoch` refuses when the shard is in another epoch by now.
+    """
+
+    to: str
+    shard: str | None = None
+    board: str | None = None
+    from_region: str | None = None
+    force: bool = False
+    expect_epoch: int | None = None
+
+
+class LinkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Set the fault switch of the link to `peer`, as seen from this region; it ends by itself after `for_ms`.
+
+    `delay_ms` is above 0 for mode `delay` only.
+    """
+
+    peer: str
+    direction: Literal["in", "out", "both"]
+    mode: Literal["drop", "delay", "clear"]
+    delay_ms: int = 0
+    for_ms: int | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one request may ask for."""
+
+    max_body_bytes: int = 1 << 20
+    max_events: int = 1000
+    max_players: int = 1000
+    #: How far `achieved_at` and `submitted_at` may lie ahead of this gateway's clock.
+    max_future_ms: int = 300_000
+    #: Longest wait for a generation (`at_least`, `include=rank`).
+    wait_ms: int = 1000
+
+
+class Backend(Protocol):
+    """A region as its edge sees it."""
+
+    @property
+    def region(self) -> str:
+        """Name of this region."""
+        ...
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """This gateway's wall clock, Unix milliseconds."""
+        ...
+
+    def board(self, board_id: str) -> BoardInfo | None:
+        """The board as of the newest generation here. In memory, well below a microsecond."""
+        ...
+
+    def boards(self) -> list[BoardInfo]:
+        """All boards known here."""
+        ...
+
+    async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
+        """Have the board's authority decide these events; one result each, in order, all of them acknowledged by a quorum.
+
+        A result may be `Outcome.UNKNOWN`. Raises `NoAuthority`; indefinite means that all are unknown.
+        """
+        ...
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Answer a question from this region's replica; never waits longer than `ask.wait_ms` for a generation."""
+        ...
+
+    def ready_top(self, board: BoardInfo, limit: int) -> Answer | None:
+        """The newest generation's first page, held ready encoded, or None if it has to be asked for.
+
+        The same object is returned until the generation changes: the edge keeps what it derives from it by identity.
+        """
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Roles, epochs, generations and lags, as `/v1/status` shows them."""
+        ...
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Whether this region can serve, and what is missing if not."""
+        ...
+
+    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
+        """Make the board known in all regions; (info, True) if it was created, (info, False) if it was there with the same rules."""
+        ...
+
+    async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
+        """Move authority; the answer names each shard moved, its new epoch and owner, and the boards that went along."""
+        ...
+
+    async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
+        """Set a link's fault switch; the answer is the state of all links."""
+        ...

@@ -1,0 +1,107 @@
+"""The Ray driver of a region: starts the region's own Ray in its main thread and the actors in it, and stays.
+
+Run by the supervisor as `python -m regions.driver`. It exits non-zero when anything that Ray does not mend
+by itself is gone; the supervisor then ends what is left and starts it again.
+"""
+
+import argparse
+import asyncio
+import functools
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+
+from actors.remote import RemoteGateway, RemoteReplica, RemoteShard
+from config.loading import load_cluster
+from config.models import ClusterConfig
+from journal.ports import JournalError
+from journal.redis_journal import open_client
+from journal.store_check import check_store
+from regions import serving
+from regions.specs import gateway_spec, link_spec, replica_spec, shard_specs
+
+log = logging.getLogger("laurel.driver")
+
+#: Ray's shared memory in a region: nothing of ours travels through it but small messages.
+OBJECT_STORE_BYTES = 80 << 20
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM (0) or until something is gone for good (1)."""
+    parser = argparse.ArgumentParser(prog="python -m regions.driver")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    config = load_cluster(given.config)
+    try:
+        asyncio.run(_check_store(config, given.region))
+    except JournalError as error:
+        print(f"laurel: {given.region}: {error}", file=sys.stderr)
+        return 1
+    stopping = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    ray.init(
+        include_dashboard=False,
+        num_cpus=4,
+        object_store_memory=OBJECT_STORE_BYTES,
+        configure_logging=False,
+        log_to_driver=False,
+        _temp_dir=os.environ.get("LAUREL_RAY_TMP") or None,
+    )
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    handles = start_actors(config, given.region, given.data_dir)
+    while not stopping:
+        time.sleep(0.5)
+        for name, handle in handles.items():
+            try:
+                ray.get(handle.__ray_ready__.remote(), timeout=5)
+            except ray.exceptions.GetTimeoutError:
+                log.warning("%s is slow", name)
+            except ray.exceptions.ActorUnavailableError:
+                continue
+            except ray.exceptions.ActorDiedError as error:
+                if "will never be" in str(error) or "permanently" in str(error):
+                    log.error("%s is gone for good: %s", name, error)
+                    return 1
+    return 0
+
+
+async def _check_store(config: ClusterConfig, region: str) -> None:
+    client = open_client(config.regions[region].store.redis_url)
+    try:
+        facts = await check_store(client)
+        log.info("store %s %s, run %s", facts.server, facts.version, facts.run_id)
+    finally:
+        await client.aclose()
+
+
+def start_actors(config: ClusterConfig, region: str, data_dir: Path) -> dict[str, "ray.actor.ActorHandle[Any]"]:
+    """Make the region's actors; each is named after what it is, and made from a specification that a restart uses again."""
+    links = link_spec(config, region, data_dir)
+    shards = {
+        spec.shard: RemoteShard.options(name=f"shard {spec.shard}").remote(functools.partial(serving.make_shard, spec, links))
+        for spec in shard_specs(config, region, data_dir)
+    }
+    replica = RemoteReplica.options(name="replica").remote(functools.partial(serving.make_replica, replica_spec(config, region, data_dir)))
+    gateway = RemoteGateway.options(name="gateway").remote(functools.partial(serving.make_gateway, gateway_spec(config, region, data_dir)), shards, replica)
+    return {**{f"shard {s}": h for s, h in shards.items()}, "replica": replica, "gateway": gateway}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

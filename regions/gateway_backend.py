@@ -1,0 +1,290 @@
+"""What the HTTP edge asks for, answered by this region's actors and, for writes and orders, by the owner's region."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, from_wire
+from actors.remote import LocalHandles
+from boards.model import BoardRules, Submission
+from regions.backend import FailoverRequest, LinkRequest
+from regions.faults import Fault, Faults
+from regions.links import HttpLinks, NotSent
+from regions.routing import HOLD_S, Directory, ShardRoute
+from regions.specs import GatewaySpec
+
+log = logging.getLogger("laurel.gateway")
+
+TOP_READY = 100
+STATUS_S = 0.3
+
+
+class UnknownRegion(Unanswered):
+    """No region of that name."""
+
+    code = "unknown_region"
+
+
+class UnknownShard(Unanswered):
+    """No shard of that name."""
+
+    code = "unknown_shard"
+
+
+class FailoverRefused(Unanswered):
+    """The shard was not moved; `definite` tells whether that is certain."""
+
+    code = "failover_refused"
+
+
+def wall_ms() -> int:
+    """Unix epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class GatewayBackend:
+    """See the module docstring; the port is `regions.backend.Backend`."""
+
+    def __init__(self, spec: GatewaySpec, *, handles: LocalHandles, links: HttpLinks, faults: Faults, directory: Directory) -> None:
+        self._spec, self._handles, self._links = spec, handles, links
+        self._faults, self._directory = faults, directory
+        self._boards: dict[str, BoardInfo] = {}
+        self._tops: dict[str, Answer] = {}
+        self._serving = False
+        self._news_at = 0.0
+        self._news = asyncio.Event()
+        self._shard_status: dict[str, dict[str, Any]] = {}
+        self._replica_status: dict[str, Any] = {}
+        call_s = spec.ack_timeout_ms / 1000 + 2
+        self._routes = {s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s) for s in spec.shards}
+
+    @property
+    def region(self) -> str:
+        """Name of this region."""
+        return self._spec.region
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """Wall clock."""
+        return wall_ms
+
+    # -- what it keeps up with ----------------------------------------------------------------------------------
+
+    async def follow_replica(self) -> None:
+        """Hold the replica's news: boards, newest first pages, owners."""
+        since = 0
+        while True:
+            try:
+                news = await self._handles.news(since)
+            except TimeoutError:
+                since, self._serving = 0, False
+                await asyncio.sleep(0.1)
+                continue
+            if news.seq < since:
+                self._boards.clear()
+            since = news.seq
+            for board in news.boards:
+                self._boards[board.board_id] = board
+            for top in news.tops:
+                self._tops[top.board_id] = top
+            for shard, (epoch, owner) in news.owners.items():
+                self._directory.learn(shard, epoch, owner)
+            self._serving, self._news_at = news.serving, time.monotonic()
+            event, self._news = self._news, asyncio.Event()
+            event.set()
+
+    async def follow_status(self) -> None:
+        """Hold what the actors say of themselves."""
+        while True:
+            for shard in self._spec.shards:
+                try:
+                    self._shard_status[shard] = await self._handles.shard_status(shard)
+                except TimeoutError:
+                    self._shard_status[shard] = {"role": "unreachable"}
+            try:
+                self._replica_status = await self._handles.replica_status()
+            except TimeoutError:
+                self._replica_status = {}
+            await asyncio.sleep(STATUS_S)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def board(self, board_id: str) -> BoardInfo | None:
+        """See the port."""
+        return self._boards.get(board_id)
+
+    def boards(self) -> list[BoardInfo]:
+        """See the port."""
+        return list(self._boards.values())
+
+    async def ask(self, ask: Ask) -> Answer:
+        """See the port."""
+        try:
+            return await self._handles.ask(ask)
+        except TimeoutError as error:
+            raise NotServing(f"the replica of {self.region} does not answer: {error}") from error
+
+    def ready_top(self, board: BoardInfo, limit: int) -> Answer | None:
+        """See the port."""
+        return self._tops.get(board.board_id) if limit == TOP_READY and self._serving else None
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """See the port."""
+        missing = []
+        if not self._serving:
+            missing.append("the read replica is still reading its journal")
+        for shard, status in self._shard_status.items():
+            if status.get("role") == "unreachable":
+                missing.append(f"the actor of {shard} does not answer")
+            if not self._directory.owner(shard)[1]:
+                missing.append(f"no region owns {shard} yet")
+        if not self._shard_status:
+            missing.append("the shard actors have not answered yet")
+        return not missing, missing
+
+    def status(self) -> dict[str, Any]:
+        """See the port."""
+        shards = {}
+        for shard in self._spec.shards:
+            epoch, owner = self._directory.owner(shard)
+            shards[shard] = {**self._shard_status.get(shard, {}), "known_epoch": epoch, "known_owner": owner, "replica": self._replica_status.get(shard, {})}
+        return {
+            "region": self.region,
+            "regions": {name: {"url": url} for name, url in self._spec.urls.items()},
+            "shards": shards,
+            "links": msgspec.to_builtins(self._faults.table),
+            "at_ms": wall_ms(),
+        }
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
+        """See the port."""
+        return await self._routes[board.shard].submit(board.board_id, submissions, subject)
+
+    # -- operating ------------------------------------------------------------------------------------------------
+
+    async def _order(self, region: str, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Give an order to a region's shard actor. Raises NotSent, TimeoutError, or what the order raised."""
+        if region == self.region:
+            reply = await self._handles.operate(shard, order)
+        else:
+            raw = await self._links.call(region, "operate", msgspec.msgpack.encode({"shard": shard, "order": order}), timeout_s=30.0)
+            reply = msgspec.msgpack.decode(raw)
+        if "error" in reply:
+            raise from_wire(msgspec.convert(reply["error"], WireError))
+        return dict(reply)
+
+    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
+        """See the port."""
+        homes = {h: s for s, h in self._spec.shards.items()}
+        if home is None and len(homes) == 1:
+            home = next(iter(homes))
+        if home not in homes:
+            raise UnknownRegion(f"no shard is at home in {home}; homes are {', '.join(homes)}", field="home", allowed=", ".join(homes))
+        reply = await self._order_owner(homes[home], {"do": "create_board", "board": board_id, "rules": msgspec.to_builtins(rules), "asked_by": subject})
+        deadline = time.monotonic() + HOLD_S
+        while (info := self._boards.get(board_id)) is None:
+            if time.monotonic() > deadline:
+                raise NotServing(f"{board_id} was created, but this region does not show it yet")
+            news = self._news
+            try:
+                await asyncio.wait_for(news.wait(), 0.25)
+            except TimeoutError:
+                pass
+        return info, bool(reply["created"])
+
+    async def _order_owner(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + HOLD_S
+        while True:
+            epoch, owner = self._directory.owner(shard)
+            error: Unanswered
+            try:
+                return await self._order(owner or self.region, shard, order)
+            except NotSent:
+                error = NoAuthority(f"{owner} does not answer", code="no_authority", definite=True)
+            except TimeoutError:
+                error = NoAuthority(f"no answer from {owner or self.region} in time", code="unknown", definite=False)
+            except NoAuthority as refusal:
+                error = refusal
+                if refusal.owner:
+                    self._directory.learn(shard, refusal.epoch, refusal.owner)
+            if time.monotonic() > deadline:
+                raise error
+            if self._directory.owner(shard) == (epoch, owner):
+                await self._directory.news(0.1)
+
+    async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        if request.to not in self._spec.urls:
+            raise UnknownRegion(f"there is no region {request.to}", field="to", allowed=", ".join(self._spec.urls))
+        moved = [await self._move(shard, request, subject) for shard in self._shards_of(request)]
+        return {"moved": moved}
+
+    def _shards_of(self, request: FailoverRequest) -> list[str]:
+        if request.board is not None:
+            board = self._boards.get(request.board)
+            if board is None:
+                raise UnknownBoard(f"there is no board {request.board}")
+            return [board.shard]
+        if request.from_region is not None:
+            if request.from_region not in self._spec.urls:
+                raise UnknownRegion(f"there is no region {request.from_region}", field="from", allowed=", ".join(self._spec.urls))
+            return [s for s in self._spec.shards if self._directory.owner(s)[1] == request.from_region]
+        if request.shard not in self._spec.shards:
+            raise UnknownShard(f"there is no shard {request.shard}", field="shard", allowed=", ".join(self._spec.shards))
+        return [request.shard]
+
+    async def _move(self, shard: str, request: FailoverRequest, subject: str) -> dict[str, Any]:
+        began = time.monotonic()
+        epoch, owner = self._directory.owner(shard)
+        if request.expect_epoch is not None and request.expect_epoch != epoch:
+            raise FailoverRefused(f"{shard} is in epoch {epoch} of {owner}, not {request.expect_epoch}", code="epoch_moved")
+        order: dict[str, Any] = {"do": "handover", "asked_by": subject}
+        if request.force:
+            expect = [epoch, owner] if epoch and request.expect_epoch is not None else None
+            order = {"do": "activate", "cause": "forced", "asked_by": subject, "expect": expect}
+        if owner == request.to and not request.force:
+            raise FailoverRefused(f"{request.to} owns {shard} already", code="failover_refused")
+        try:
+            reply = await self._order(request.to, shard, order)
+        except NotSent as error:
+            raise FailoverRefused(f"{request.to} does not answer: {error}", definite=True) from error
+        except TimeoutError as error:
+            raise FailoverRefused(f"no answer from {request.to} in time; look at the status", definite=False) from error
+        if not reply["ok"]:
+            code = "epoch_moved" if reply["code"] == "moved" else "failover_refused"
+            raise FailoverRefused(f"{shard}: {reply['detail']}", code=code, reason=reply["code"])
+        self._directory.learn(shard, reply["epoch"], reply["owner"])
+        return {
+            "shard": shard,
+            "boards": sorted(b.board_id for b in self._boards.values() if b.shard == shard),
+            "from": {"epoch": epoch, "owner": owner},
+            "epoch": reply["epoch"],
+            "owner": reply["owner"],
+            "cause": "forced" if request.force else "handover",
+            "duration_ms": round((time.monotonic() - began) * 1000),
+        }
+
+    async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:
+        """Readmit a region whose store has lost data, shard by shard, through each shard's authority."""
+        if region not in self._spec.urls:
+            raise UnknownRegion(f"there is no region {region}", field="region", allowed=", ".join(self._spec.urls))
+        done = {}
+        for shard in self._spec.shards:
+            done[shard] = await self._order_owner(shard, {"do": "readmit", "region": region, "asked_by": subject})
+        return {"readmitted": region, "shards": done}
+
+    async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        if request.peer not in self._spec.peers:
+            raise UnknownRegion(f"{request.peer} is not another region", field="peer", allowed=", ".join(self._spec.peers))
+        until = wall_ms() + request.for_ms if request.for_ms else 0
+        fault = None if request.mode == "clear" else Fault(mode=request.mode, delay_ms=request.delay_ms, until_ms=until)
+        log.warning("%s sets the link to %s %s: %s", subject, request.peer, request.direction, request.mode)
+        table = await self._faults.set(request.peer, request.direction, fault)
+        return {"region": self.region, "links": msgspec.to_builtins(table)}

@@ -1,0 +1,247 @@
+"""Reading boards: which generation and which question a request means, and how the answer may be kept.
+
+A request pins a generation by `generation=s17` or by a cursor, which is bound to one; its answer then
+never changes. Everything else is about the newest generation, or one that includes `at_least`.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from actors.messages import Answer, Ask, BoardInfo, Nearby, Question, Rank, Ranks, Top
+from boards.ids import check_player_id
+from boards.numbers import format_value
+from journal.ports import Position
+from regions.answering import NEWEST, PRIVATE, Edge, Headers, Prepared, Reply, content_hash, prepare
+from regions.problems import ProblemError
+from regions.submit_api import check_fields, read_object, read_query
+from regions.tokens import READERS
+
+_PINS = ("generation", "at_least")
+TOP_DEFAULT, TOP_MAX = 100, 1000
+WINDOW_DEFAULT, WINDOW_MAX = 5, 100
+#: A longer cursor is none of ours.
+_CURSOR_CHARS = 2048
+#: What is shown of a board's state until seasons exist.
+_STATE = "open"
+
+_generation = re.compile(r"s(0|[1-9][0-9]{0,17})").fullmatch
+_position = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})").fullmatch
+_count = re.compile(r"0|[1-9][0-9]{0,5}").fullmatch
+
+
+async def top(edge: Edge, request: Request, board_id: str) -> Reply:
+    """`GET /v1/boards/{board}/top`."""
+    board = edge.readable_board(request, board_id)
+    query = read_query(request, ("limit", "cursor", *_PINS))
+    cursor = query.get("cursor")
+    if cursor is not None and not (0 < len(cursor) <= _CURSOR_CHARS and cursor.isascii() and cursor.isprintable()):
+        raise ProblemError("bad_cursor", "The cursor is not one of this board", field="cursor", allowed="the next or previous of an answer")
+    question = Top(limit=_whole(query, "limit", TOP_DEFAULT, 1, TOP_MAX), cursor=cursor)
+    return await _answer(edge, request, board, question, query, pinned=cursor is not None)
+
+
+async def player(edge: Edge, request: Request, board_id: str, player_id: str) -> Reply:
+    """`GET /v1/boards/{board}/players/{player}`."""
+    board = edge.readable_board(request, board_id)
+    check_player_id(player_id)
+    query = read_query(request, ("view", "window", *_PINS))
+    view = query.get("view", "rank")
+    window = _whole(query, "window", WINDOW_DEFAULT, 0, WINDOW_MAX)
+    if view == "rank":
+        question: Question = Rank(player_id)
+    elif view == "nearby":
+        question = Nearby(player_id, window)
+    else:
+        raise ProblemError("bad_parameter", "There is no such view", field="view", allowed="rank or nearby")
+    return await _answer(edge, request, board, question, query)
+
+
+async def ranks(edge: Edge, request: Request, board_id: str) -> Reply:
+    """`POST /v1/boards/{board}/ranks`; a player who is listed twice counts once."""
+    board = edge.readable_board(request, board_id)
+    query = read_query(request, _PINS)
+    document = await read_object(request, edge.limits.max_body_bytes)
+    check_fields(document, ("players", "among"), ("players",))
+    players, among, most = document["players"], document.get("among", "board"), edge.limits.max_players
+    if not isinstance(players, list) or not 1 <= len(players) <= most:
+        raise ProblemError("invalid", "players must be a list of player ids", field="players", allowed=f"a list of 1 to {most} player ids")
+    if among not in ("board", "listed"):
+        raise ProblemError("invalid", "among says whom the players are ranked against", field="among", allowed="board or listed")
+    for index, player_id in enumerate(players):
+        check_player_id(player_id, f"players[{index}]")
+    question = Ranks(list(dict.fromkeys(players)), among)
+    return await _answer(edge, request, board, question, query, conditional=False)
+
+
+async def _answer(
+    edge: Edge,
+    request: Request,
+    board: BoardInfo,
+    question: Question,
+    query: dict[str, str],
+    *,
+    pinned: bool = False,
+    conditional: bool = True,
+) -> Reply:
+    """Ask, and wrap what comes back. `pinned`: the question itself names a generation."""
+    generation, at_least = _pins(query)
+    answer = await edge.backend.ask(
+        Ask(
+            board_id=board.board_id, question=question, generation=generation, at_least=at_least, wait_ms=edge.limits.wait_ms
+        )
+    )  # fmt: skip
+    public = board.rules.visibility == "public"
+    pinned = (pinned or generation is not None) and conditional
+    prepared = prepare(answer, question, public=public, pinned=pinned, region=edge.backend.region)
+    return prepared.reply(
+        if_none_match=_header(request, "if-none-match") if conditional else None,
+        accept_encoding=_header(request, "accept-encoding"),
+        age_ms=edge.backend.now_ms() - answer.published_ms,
+    )
+
+
+def _pins(query: dict[str, str]) -> tuple[int | None, Position | None]:
+    generation, at_least = query.get("generation"), query.get("at_least")
+    if generation is not None and at_least is not None:
+        raise ProblemError("bad_parameter", "Both pin the answer", field="at_least", allowed="only one of generation and at_least")
+    if generation is not None:
+        match = _generation(generation)
+        if match is None:
+            raise ProblemError("bad_parameter", "This is no generation", field="generation", allowed="a generation such as s17")
+        return int(match[1]), None
+    if at_least is not None:
+        match = _position(at_least)
+        if match is None:
+            raise ProblemError("bad_parameter", "This is no position", field="at_least", allowed="<epoch>-<offset>, such as 7-1042")
+        return None, Position(int(match[1]), int(match[2]))
+    return None, None
+
+
+def _whole(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if _count(text) is None or not low <= int(text) <= high:
+        raise ProblemError("bad_parameter", f"{name} is not in its range", field=name, allowed=f"a whole number from {low} to {high}")
+    return int(text)
+
+
+def _header(request: Request, name: str) -> bytes | None:
+    value = request.headers.get(name)
+    return None if value is None else value.encode("latin-1")
+
+
+def describe(board: BoardInfo) -> dict[str, Any]:
+    """A board as clients see it."""
+    rules = board.rules
+    return {
+        "board": board.board_id,
+        "policy": rules.policy,
+        "direction": rules.direction,
+        "ties": rules.ties,
+        "ranking": rules.ranking,
+        "decimals": rules.decimals,
+        "visibility": rules.visibility,
+        "state": _STATE,
+        "home": board.home,
+        "shard": board.shard,
+        "total": board.count,
+        "generation": f"s{board.generation}",
+        "incarnation": board.incarnation,
+        "max_value": None if rules.max_value is None else format_value(rules.max_value, rules.decimals),
+        "max_age_ms": rules.max_age_ms,
+        "publish_interval_ms": rules.publish_interval_ms,
+        "retention_ms": rules.retention_ms,
+        "rule_version": rules.rule_version,
+    }
+
+
+async def board(edge: Edge, request: Request, board_id: str) -> Reply:
+    """`GET /v1/boards/{board}`."""
+    info = edge.readable_board(request, board_id)
+    read_query(request, ())
+    return _described(edge, request, describe(info), public=info.rules.visibility == "public")
+
+
+async def boards(edge: Edge, request: Request) -> Reply:
+    """`GET /v1/boards`: the public ones, and those of the token's games."""
+    claims = edge.claims_if_any(request)
+    read_query(request, ())
+    may = claims is not None and claims.scope in READERS
+    shown = [
+        info
+        for info in sorted(edge.backend.boards(), key=lambda info: info.board_id)
+        if info.rules.visibility == "public" or (may and claims is not None and claims.allows_game(info.board_id.partition(":")[0]))
+    ]
+    return _described(edge, request, {"boards": [describe(info) for info in shown]}, public=claims is None, cors=False)
+
+
+def _described(edge: Edge, request: Request, document: dict[str, Any], *, public: bool, cors: bool = True) -> Reply:
+    body = msgspec.json.encode(document)
+    cache_control = NEWEST if public else PRIVATE
+    prepared = Prepared(body, etag_core=content_hash(body), cache_control=cache_control, cors=public and cors, region=edge.backend.region)
+    return prepared.reply(if_none_match=_header(request, "if-none-match"), accept_encoding=_header(request, "accept-encoding"))
+
+
+class ReadyTop:
+    """The short way for the most common question: the newest first page of a board, which the gateway holds encoded.
+
+    Answers nothing that needs a word of explanation: whatever is unusual is left to `top`, with the same result.
+    """
+
+    #: Pages whose headers and compressed form are kept; beyond it they are made anew.
+    PAGES_MAX = 4096
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._pages: dict[tuple[str, int], tuple[Answer, bool, Prepared]] = {}
+
+    def reply(self, board_id: str, query: bytes, headers: Headers) -> Reply | None:
+        """The response, or None if the long way has to be taken. Cost: about 5 µs."""
+        board = self._edge.backend.board(board_id)
+        if board is None:
+            return None
+        limit = TOP_DEFAULT
+        if query:
+            digits = query[6:]
+            if not (query[:6] == b"limit=" and 0 < len(digits) <= 4 and digits.isdigit() and digits[0] != 48):
+                return None
+            limit = int(digits)
+            if limit > TOP_MAX:
+                return None
+        if_none_match = accept_encoding = authorization = None
+        for name, value in headers:
+            if name == b"accept-encoding":
+                accept_encoding = value if accept_encoding is None else accept_encoding
+            elif name == b"if-none-match":
+                if_none_match = value if if_none_match is None else if_none_match
+            elif name == b"authorization":
+                authorization = value if authorization is None else authorization
+        public = board.rules.visibility == "public"
+        if (authorization is not None or not public) and not self._admits(authorization, board, public=public):
+            return None
+        answer = self._edge.backend.ready_top(board, limit)
+        if answer is None:
+            return None
+        kept = self._pages.get((board_id, limit))
+        if kept is not None and kept[0] is answer and kept[1] is public:
+            prepared = kept[2]
+        else:
+            prepared = prepare(answer, Top(limit=limit), public=public, pinned=False, region=self._edge.backend.region)
+            if len(self._pages) >= self.PAGES_MAX:
+                self._pages.clear()
+            self._pages[board_id, limit] = (answer, public, prepared)
+        age_ms = self._edge.backend.now_ms() - answer.published_ms
+        return prepared.reply(if_none_match=if_none_match, accept_encoding=accept_encoding, age_ms=age_ms)
+
+    def _admits(self, authorization: bytes | None, board: BoardInfo, *, public: bool) -> bool:
+        try:
+            claims = self._edge.verifier.verify_header(None if authorization is None else authorization.decode("latin-1"))
+            if not public:
+                claims.require(READERS, board.board_id.partition(":")[0])
+        except Exception:  # whatever it is, the long way finds it again and says what it was
+            return False
+        return True

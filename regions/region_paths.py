@@ -1,0 +1,95 @@
+"""What a region keeps where on disk, and the report by which its supervisor tells the world how its children are."""
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Containment = Literal["namespace", "subreaper"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPaths:
+    """Where a region keeps what. `data_dir` must be real and absolute: it is part of the marker."""
+
+    data_dir: Path
+    region: str
+
+    @property
+    def root(self) -> Path:
+        return self.data_dir / self.region
+
+    @property
+    def marker(self) -> str:
+        """Value of `LAUREL_RUN` in everything that this region starts."""
+        return str(self.root)
+
+    @property
+    def report(self) -> Path:
+        return self.root / "run" / "supervisor.json"
+
+    @property
+    def ray_tmp(self) -> Path:
+        """Ray's sockets live below it and allow about 50 characters, which a data directory may exceed."""
+        return Path("/tmp") / f"laurel-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:8]}"
+
+    def log(self, name: str) -> Path:
+        return self.root / "log" / f"{name}.log"
+
+    def create(self) -> None:
+        """Raises `OSError` where a directory cannot be made, or the temporary one is another user's."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("store", "ledger", "ray", "run", "log"):
+            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+        self.ray_tmp.mkdir(mode=0o700, exist_ok=True)
+        found = self.ray_tmp.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(f"{self.ray_tmp} is not a directory of this user; remove it")
+        self.ray_tmp.chmod(0o700)
+
+
+class ChildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One child as `supervisor.json` shows it. Pids are those of the supervisor's own PID namespace."""
+
+    #: starting, loading, ready, refusing, failing (misses probes), waiting (for its restart), stopped, external
+    state: str
+    pid: int | None = None
+    started_at: str | None = None
+    restarts: int = 0
+    #: Why its last life ended.
+    last_end: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of `supervisor.json`."""
+
+    region: str
+    pid: int
+    started_at: str
+    containment: Containment
+    #: starting, running (all children ready), degraded, stopping, stopped
+    state: str
+    #: Restarts of children, all together.
+    restarts: int
+    ray_tmp: str
+    children: dict[str, ChildReport]
+
+
+def read_report(path: Path) -> Report | None:
+    """The last report, None when there is none. It may be that of an earlier life: compare pids."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_report(path: Path, report: Report) -> None:
+    """In one step: a reader sees this report or the one before it."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(msgspec.to_builtins(report), indent=1) + "\n", "utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,184 @@
+"""Where a shard's writes go: the directory of owners, joining of concurrent requests, forwarding with one hop.
+
+A request that was forwarded is never forwarded again: only the first gateway looks for the owner, and it
+holds a request for up to 2 s while an activation is under way.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from actors.messages import NoAuthority, SubmitResult, Unanswered, WireError, from_wire
+from boards.model import Submission
+from regions.link_server import LocalShards
+from regions.links import HttpLinks, NotSent
+
+log = logging.getLogger("laurel.routing")
+
+HOLD_S = 2.0
+#: Calls under way to one shard's authority; what comes meanwhile joins the next call.
+CALLS = 4
+EVENTS_PER_CALL = 2000
+
+_encode = msgspec.msgpack.Encoder().encode
+_replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
+
+
+@dataclass(slots=True)
+class Directory:
+    """Who owns each shard, by the newest started epoch heard of. Never goes back to an older epoch."""
+
+    owners: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def learn(self, shard: str, epoch: int, owner: str) -> None:
+        """Take news of a started epoch; older ones are ignored."""
+        if owner and epoch > self.owners.get(shard, (0, ""))[0]:
+            self.owners[shard] = (epoch, owner)
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
+
+    def owner(self, shard: str) -> tuple[int, str]:
+        """(epoch, region), or (0, "")."""
+        return self.owners.get(shard, (0, ""))
+
+    async def news(self, timeout_s: float) -> None:
+        """Wait for any change, or until the time is over."""
+        try:
+            await asyncio.wait_for(self._moved.wait(), timeout_s)
+        except TimeoutError:
+            pass
+
+
+@dataclass(slots=True)
+class _Waiting:
+    board_id: str
+    subject: str
+    submissions: Sequence[Submission]
+    since: float
+    done: "asyncio.Future[list[SubmitResult]]"
+    #: Sent at least once without an answer: from then on a failure is unknown, not definite.
+    sent: bool = False
+
+
+class ShardRoute:
+    """All writes of this gateway to one shard, joined into few calls."""
+
+    def __init__(self, shard: str, region: str, directory: Directory, local: LocalShards, links: HttpLinks, *, call_timeout_s: float) -> None:
+        self._shard, self._region, self._directory = shard, region, directory
+        self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
+        self._queue: deque[_Waiting] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+        """One caller's events. Raises NoAuthority or another `Unanswered`."""
+        waiting = _Waiting(board_id, subject, submissions, time.monotonic(), asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._start()
+        return await waiting.done
+
+    def _start(self) -> None:
+        while self._queue and len(self._calls) < CALLS:
+            task = asyncio.get_running_loop().create_task(self._call_some())
+            self._calls.add(task)
+            task.add_done_callback(self._ended)
+            # One turn of the loop, so that requests that arrive together leave together.
+            break
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: a call failed", self._shard, exc_info=task.exception())
+        self._start()
+
+    async def _call_some(self) -> None:
+        await asyncio.sleep(0)
+        batch: list[_Waiting] = []
+        events = 0
+        while self._queue and events < EVENTS_PER_CALL:
+            waiting = self._queue.popleft()
+            if waiting.done.done():
+                continue
+            batch.append(waiting)
+            events += len(waiting.submissions)
+        if not batch:
+            return
+        if self._queue:
+            self._start()
+        try:
+            await self._deliver(batch)
+        except BaseException as error:
+            for waiting in batch:
+                if not waiting.done.done():
+                    waiting.done.set_exception(NoAuthority("the request failed here; its outcome is not known", code="unknown", definite=False))
+            if not isinstance(error, Exception):
+                raise
+            log.exception("%s: delivery failed", self._shard)
+
+    async def _deliver(self, batch: list[_Waiting]) -> None:
+        """Find the authority and hand the batch over, trying again within the hold time."""
+        deadline = min(w.since for w in batch) + HOLD_S
+        refusal: NoAuthority | None = None
+        while True:
+            epoch, owner = self._directory.owner(self._shard)
+            replies: list[list[SubmitResult] | WireError] | None = None
+            payload = _encode([(w.board_id, w.subject, w.submissions) for w in batch])
+            try:
+                if owner == self._region or not owner:
+                    replies = _replies.decode(await self._local.submit(self._shard, payload))
+                else:
+                    replies = _replies.decode(await self._links.call(owner, "submit", _framed(self._shard, payload), timeout_s=self._call_timeout_s))
+            except NotSent as error:
+                refusal = _refusal(f"{owner} does not answer ({error})", "no_authority", epoch, owner)
+            except TimeoutError as error:
+                for waiting in batch:
+                    waiting.sent = True
+                refusal = _refusal(f"no answer from {owner or self._region} in time ({error})", "unknown", epoch, owner)
+            if replies is not None:
+                batch, refusal = self._settle(batch, replies)
+                if not batch:
+                    return
+            assert refusal is not None
+            if refusal.owner and refusal.epoch:
+                self._directory.learn(self._shard, refusal.epoch, refusal.owner)
+            left = deadline - time.monotonic()
+            if left <= 0 or refusal.code in ("lagging",):
+                break
+            if self._directory.owner(self._shard) == (epoch, owner):
+                await self._directory.news(min(left, 0.1))
+        for waiting in batch:
+            if not waiting.done.done():
+                code = refusal.code if refusal.definite and not waiting.sent else "unknown"
+                waiting.done.set_exception(_refusal(refusal.detail, code, refusal.epoch, refusal.owner))
+
+    def _settle(self, batch: list[_Waiting], replies: list[list[SubmitResult] | WireError]) -> tuple[list[_Waiting], NoAuthority | None]:
+        """Answer what was answered; what found no authority stays for another try."""
+        left: list[_Waiting] = []
+        refusal: NoAuthority | None = None
+        for waiting, reply in zip(batch, replies, strict=True):
+            if waiting.done.done():
+                continue
+            if isinstance(reply, list):
+                waiting.done.set_result(reply)
+                continue
+            error: Unanswered = from_wire(reply)
+            if isinstance(error, NoAuthority):
+                refusal = error
+                left.append(waiting)
+            else:
+                waiting.done.set_exception(error)
+        return left, refusal
+
+
+def _refusal(detail: str, code: str, epoch: int, owner: str) -> NoAuthority:
+    return NoAuthority(detail, code=code, definite=code != "unknown", epoch=epoch, owner=owner, retry_after_ms=500)
+
+
+def _framed(shard: str, payload: bytes) -> bytes:
+    name = shard.encode()
+    return len(name).to_bytes(2, "big") + name + payload

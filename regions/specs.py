@@ -1,0 +1,153 @@
+"""From the configuration to what each process of a region is made of; and the cluster's key files.
+
+`DIR/keys/` holds the throw-away key pair of a local cluster, one region credential per region, and the
+secret that signs cursors. Regions on several machines need copies of the same files.
+"""
+
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from actors.ports import Limits, ReplicaSpec, ShardSpec
+from config.models import ClusterConfig
+from failover.machine import Timing
+from regions.tokens import KeyPair, Scope
+
+#: Life of the tokens that `laurel up` makes, in seconds.
+LOCAL_TOKEN_S = 30 * 86_400
+
+
+class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a gateway is made from."""
+
+    region: str
+    host: str
+    port: int
+    link_host: str
+    link_port: int
+    store_url: str
+    #: Region -> base URL of its link server, this region left out.
+    peers: dict[str, str]
+    #: Region -> base URL of its public address.
+    urls: dict[str, str]
+    #: Shard -> home region.
+    shards: dict[str, str]
+    public_keys: list[str]
+    region_token: str
+    max_body_bytes: int
+    max_events: int
+    ack_timeout_ms: int
+
+
+class LinkSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process needs to speak to the other regions."""
+
+    region: str
+    store_url: str
+    peers: dict[str, str]
+    token: str
+
+
+def make_keys(data_dir: Path, regions: list[str]) -> None:
+    """Make what is missing under `DIR/keys` and `DIR/tokens`. Idempotent; files are for the owner's eyes only."""
+    keys, tokens = data_dir / "keys", data_dir / "tokens"
+    for folder in (data_dir, keys, tokens):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private = keys / "cluster.pem"
+    if not private.exists():
+        KeyPair.generate().save(private)
+    pair = KeyPair.load(private)
+    _write(keys / "cluster.pub", pair.public_pem())
+    secret = keys / "secret"
+    if not secret.exists():
+        _write(secret, secrets.token_hex(32))
+    for region in regions:
+        _write(keys / f"region-{region}.token", pair.issue(region, "region", ["*"], LOCAL_TOKEN_S))
+    scopes: tuple[Scope, ...] = ("game-server", "reader", "operator")
+    for scope in scopes:
+        _write(tokens / f"{scope}.token", pair.issue(f"local-{scope}", scope, ["*"], LOCAL_TOKEN_S))
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewaySpec:
+    """The gateway's part. Raises OSError where a key file is missing."""
+    own = config.regions[region]
+    links = link_spec(config, region, data_dir)
+    return GatewaySpec(
+        region=region,
+        host=own.host,
+        port=own.port,
+        link_host=own.link.host,
+        link_port=own.link.port,
+        store_url=own.store.redis_url,
+        peers=links.peers,
+        urls={name: f"http://{r.host}:{r.port}" for name, r in config.regions.items()},
+        shards={name: shard.home for name, shard in config.shards.items()},
+        public_keys=[(data_dir / "keys" / "cluster.pub").read_text()],
+        region_token=links.token,
+        max_body_bytes=config.limits.max_body_bytes,
+        max_events=config.limits.max_batch_events,
+        ack_timeout_ms=config.limits.ack_timeout_ms,
+    )
+
+
+def link_spec(config: ClusterConfig, region: str, data_dir: Path) -> LinkSpec:
+    """This region's way to the others."""
+    return LinkSpec(
+        region=region,
+        store_url=config.regions[region].store.redis_url,
+        peers={name: f"http://{r.link.host}:{r.link.port}" for name, r in config.regions.items() if name != region},
+        token=(data_dir / "keys" / f"region-{region}.token").read_text(),
+    )
+
+
+def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[ShardSpec]:
+    """One for each shard of the cluster: this region is its authority or follows it."""
+    limits, timing = config.limits, config.timing
+    return [
+        ShardSpec(
+            region=region,
+            shard=name,
+            home=shard.home,
+            regions=tuple(config.regions),
+            store_url=config.regions[region].store.redis_url,
+            ledger_path=str(data_dir / region / "ledger" / name.replace("/", "-")),
+            timing=Timing(
+                heartbeat_ms=timing.heartbeat_ms,
+                probe_timeout_ms=timing.probe_timeout_ms,
+                seal_restart_ms=timing.seal_restart_ms,
+                handover_timeout_ms=timing.handover_timeout_ms,
+                backoff_min_ms=timing.backoff_min_ms,
+                backoff_max_ms=timing.backoff_max_ms,
+            ),
+            limits=Limits(
+                unreplicated_entries=limits.unreplicated_entries,
+                unreplicated_bytes=limits.unreplicated_bytes,
+                unreplicated_ms=limits.unreplicated_ms,
+                ack_timeout_ms=limits.ack_timeout_ms,
+            ),
+            boards={b: config.board_rules(b) for b in config.boards if config.shard_for_home(config.board_home(b)) == name},
+            mode=shard.ack,
+        )
+        for name, shard in config.shards.items()
+    ]
+
+
+def replica_spec(config: ClusterConfig, region: str, data_dir: Path) -> ReplicaSpec:
+    """The read replica's part."""
+    secret = (data_dir / "keys" / "secret").read_text().encode()
+    return ReplicaSpec(
+        region=region,
+        shards={name: shard.home for name, shard in config.shards.items()},
+        store_url=config.regions[region].store.redis_url,
+        cursor_key=hmac.new(secret, b"cursors", hashlib.sha256).digest(),
+    )

@@ -1,0 +1,464 @@
+"""One region's supervisor: a plain process that starts, probes, restarts and ends the store and the Ray driver.
+
+    python -m regions.supervisor --config cluster.yaml --region eu-west --data-dir .laurel
+
+It owns every process of the region: as PID 1 of a PID namespace (the launcher makes it), else as the subreaper of its
+tree. A child fails when it exits, when it was well and misses five probes in a row, or when it never becomes well
+within 30 s; a stopped or hung one therefore fails too. Then all of it is killed, waited for, and started again.
+SIGTERM, SIGINT or SIGHUP stops in order: driver, its leftovers, store (whose log is then complete on disk).
+
+What it loses when it is killed: nothing. All state is the store's and the ledger's; `run/supervisor.json` only reports.
+Exit code 2 means that a restart cannot help: wrong use, wrong configuration.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from config.loading import load_cluster
+from config.models import LOOPBACK, ConfigError, RegionConfig
+from regions import process_tree
+from regions.process_tree import Process
+from regions.region_paths import ChildReport, Containment, RegionPaths, Report, write_report
+from regions.store_process import StoreAddress, server_binary, store_command, store_health
+
+#: Environment variable with a command that stands in for `python -m regions.driver`.
+DRIVER_COMMAND = "LAUREL_DRIVER_COMMAND"
+LOG_BYTES = 16_000_000
+PACKAGES = Path(__file__).resolve().parent.parent
+
+log = logging.getLogger("laurel.supervisor")
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses between restarts: `first_s`, doubling to `limit_s`, beginning anew after a life that was well for `reset_s`."""
+
+    first_s: float
+    limit_s: float
+    reset_s: float = 10.0
+    _pause_s: float = field(default=0.0, init=False)
+
+    def after(self, healthy_s: float) -> float:
+        """The pause to make now, given for how long the life that ended was well without a break."""
+        self._pause_s = self.first_s if healthy_s >= self.reset_s or not self._pause_s else min(self._pause_s * 2, self.limit_s)
+        return self._pause_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a child may be silent."""
+
+    probe_s: float = 1.0
+    misses: int = 5
+    first_answer_s: float = 30.0
+    stop_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    report: ChildReport
+    process: subprocess.Popen[bytes] | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pid(self) -> int:
+        """0 when it has ended: its number may be another's by now."""
+        return self.process.pid if self.process and self.process.returncode is None else 0
+
+
+Probe = Callable[[], Awaitable[str]]
+
+
+async def http_status(host: str, port: int, path: str, timeout_s: float) -> int:
+    """Status of a GET. Raises `OSError`, `TimeoutError` or `ValueError` when there is no proper answer in time."""
+    near = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_connection(near, port)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {near}:{port}\r\nConnection: close\r\n\r\n".encode())
+            words = (await reader.readline()).split()
+        finally:
+            writer.close()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
+        raise ConnectionResetError("no HTTP answer")
+    return int(words[1])
+
+
+class Supervisor:
+    """The children of one region and what is done about them. One thread: children get SIGKILL when it ends."""
+
+    def __init__(
+        self,
+        *,
+        config_path: Path,
+        settings: RegionConfig,
+        paths: RegionPaths,
+        containment: Containment,
+        driver: list[str],
+        patience: Patience,
+    ) -> None:
+        self._settings = settings
+        self._paths = paths
+        self._containment = containment
+        self._patience = patience
+        self._driver_command = [*driver, "--config", str(config_path), "--region", paths.region, "--data-dir", str(paths.data_dir)]
+        self._address = StoreAddress(host=LOOPBACK, port=settings.store.port or 0, directory=paths.root / "store")
+        self._store = _Child("store", ChildReport(state="starting" if settings.store.embedded else "external"))
+        self._driver = _Child("driver", ChildReport(state="starting"))
+        self._store_ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._started_at = _now()
+        self._was_running = False
+        self._written: Report | None = None
+
+    async def run(self) -> int:
+        """Keep the region until it is told to stop; return the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._publish()
+        tasks = [asyncio.create_task(self._keep_driver()), asyncio.create_task(self._keep_logs())]
+        if self._settings.store.embedded:
+            tasks.append(asyncio.create_task(self._keep_store()))
+        else:
+            self._store_ready.set()
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in tasks if task.done()]  # keepers never return: it raised
+        for task in [stop, *tasks]:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if task in failed and isinstance(outcome, Exception):
+                log.error("the supervisor itself failed", exc_info=outcome)
+        await self._stop()
+        return 1 if failed else 0
+
+    # --- keeping -------------------------------------------------------------------------------------------------
+
+    async def _keep_store(self) -> None:
+        async def probe() -> str:
+            health = await store_health(self._address, pid=self._store.pid, timeout_s=self._patience.probe_s)
+            if health == "ready":
+                self._store_ready.set()
+            return health
+
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            healthy_s = 0.0
+            if self._spawn(self._store, store_command(self._address), dict(os.environ)):
+                healthy_s = await self._watch(self._store, probe)
+            self._store_ready.clear()
+            self._end(self._store, self._store_tree)
+            await asyncio.sleep(backoff.after(healthy_s))
+
+    async def _keep_driver(self) -> None:
+        async def probe() -> str:
+            status = await http_status(self._settings.host, self._settings.port, "/healthz", self._patience.probe_s)
+            if status != 200:
+                raise ConnectionError(f"/healthz answered {status}")
+            return "ready"
+
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            await self._store_ready.wait()
+            healthy_s = 0.0
+            _prune_sessions(self._paths.ray_tmp)
+            if self._spawn(self._driver, self._driver_command, self._driver_environment()):
+                healthy_s = await self._watch(self._driver, probe)
+            self._end(self._driver, self._driver_tree)
+            await asyncio.sleep(backoff.after(healthy_s))
+
+    async def _watch(self, child: _Child, probe: Probe) -> float:
+        """Wait until `child` fails; return its longest time in seconds without a miss. Why it failed goes into its report."""
+        patience, born = self._patience, time.monotonic()
+        misses, answered, well_since, well_s, health = 0, False, 0.0, 0.0, "starting"
+        while True:
+            hurry = health in {"starting", "loading"}
+            if await _set_within(child.ended, min(0.1, patience.probe_s) if hurry else patience.probe_s):
+                why = _exit_words(child.process.returncode if child.process else None)
+                break
+            try:
+                health = await probe()
+            except (OSError, TimeoutError, ValueError, EOFError) as error:
+                misses += 1
+                if misses >= patience.misses and answered:
+                    why = f"no answer to {misses} probes in a row ({str(error) or type(error).__name__})"
+                    break
+                if not answered and time.monotonic() - born > patience.first_answer_s:
+                    why = f"never well in {patience.first_answer_s:g} s ({str(error) or type(error).__name__})"
+                    break
+                health, well_since = "failing" if answered else "starting", 0.0
+            else:
+                misses, answered = 0, True
+                well_since = well_since or time.monotonic()
+                well_s = max(well_s, time.monotonic() - well_since)
+            self._show(child, state=health)
+        self._show(child, state="waiting", last_end=why)
+        return well_s
+
+    async def _keep_logs(self) -> None:
+        while True:
+            for name in ("supervisor", "store", "driver"):
+                _rotate(self._paths.log(name))
+            await asyncio.sleep(5.0)
+
+    # --- children ------------------------------------------------------------------------------------------------
+
+    def _spawn(self, child: _Child, command: list[str], environment: dict[str, str]) -> bool:
+        child.ended.clear()
+        try:
+            with open(self._paths.log(child.name), "ab") as output:
+                child.process = subprocess.Popen(
+                    [*process_tree.dying_with_parent(signal.SIGKILL), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment | {process_tree.RUN_MARKER: self._paths.marker},
+                    cwd=self._paths.root / "run",  # nothing there that an import could take for one of ours
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._show(child, state="waiting", last_end=f"did not start ({error})")
+            return False
+        log.info("%s started as %d", child.name, child.pid)
+        self._show(child, state="starting", pid=child.pid, started_at=_now())
+        return True
+
+    def _end(self, child: _Child, tree: Callable[[], list[Process]]) -> None:
+        """Kill what is left of a child and wait until it is gone: two lives never overlap."""
+        left = process_tree.kill_until_gone(tree, timeout_s=self._patience.stop_s, reap=self._reap)
+        if left:
+            log.error("%s: the kernel does not end %s", child.name, ", ".join(str(process.pid) for process in left))
+        log.warning("%s failed: %s", child.name, child.report.last_end)
+        self._show(child, state="waiting", pid=None, restarts=child.report.restarts + 1)
+
+    def _store_tree(self) -> list[Process]:
+        """The store and what it forks to rewrite its log, which may have lost it."""
+        if not self._settings.store.embedded:
+            return []
+        binary = os.path.realpath(server_binary())
+        below = process_tree.descendants(os.getpid())
+        return [process for process in below if process.pid == self._store.pid or _executable(process.pid) == binary]
+
+    def _driver_tree(self) -> list[Process]:
+        """All of the region but the store: workers and agents of Ray outlive their parents and are adopted."""
+        store = self._store_tree()
+        return [process for process in process_tree.descendants(os.getpid()) if process not in store]
+
+    def _reap(self) -> None:
+        """Take leave of every dead child, adopted ones too; `Popen` gets its own exit codes."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            child = next((child for child in (self._store, self._driver) if child.pid == found.si_pid), None)
+            if child is not None and child.process is not None and child.process.returncode is None:
+                child.process.poll()
+                child.ended.set()
+            else:
+                os.waitpid(found.si_pid, 0)
+
+    def _driver_environment(self) -> dict[str, str]:
+        """RAY.md's settings. The token is new for each life, so nothing of an earlier one can speak to it."""
+        inherited = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"}}
+        others = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
+        return inherited | {
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_raylet_client_connect_timeout_milliseconds": "50",
+            "RAY_raylet_client_num_connect_attempts": "200",
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_timeout_ms_task_wait_for_death_info": "0",
+            "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "HOME": str(self._paths.root / "ray"),
+            "LAUREL_RAY_TMP": str(self._paths.ray_tmp),
+            "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others]),
+        }
+
+    # --- ending --------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """Driver, its leftovers, store, everything: bounded by `stop_s`, after which SIGKILL leaves nothing."""
+        log.info("stopping")
+        self._stopping.set()
+        self._show(self._driver, state="stopping")
+        deadline = time.monotonic() + self._patience.stop_s
+        await self._terminate(self._driver, deadline - time.monotonic() - 0.4 * self._patience.stop_s)
+        process_tree.kill_until_gone(self._driver_tree, timeout_s=2.0, reap=self._reap)
+        self._show(self._driver, state="stopped", pid=None)
+        if self._settings.store.embedded:
+            await self._terminate(self._store, deadline - time.monotonic())
+            self._show(self._store, state="stopped", pid=None)
+        left = process_tree.kill_until_gone(lambda: process_tree.descendants(os.getpid()), timeout_s=2.0, reap=self._reap)
+        shutil.rmtree(self._paths.ray_tmp, ignore_errors=True)
+        self._publish(state="stopped")
+        log.info("stopped%s", f", but the kernel does not end {[process.pid for process in left]}" if left else "")
+
+    async def _terminate(self, child: _Child, timeout_s: float) -> None:
+        if child.process is not None and child.process.poll() is None:
+            child.process.send_signal(signal.SIGTERM)
+            if child.process.returncode is None:
+                await _set_within(child.ended, max(timeout_s, 0.1))
+
+    # --- reporting -----------------------------------------------------------------------------------------------
+
+    def _show(self, child: _Child, **changes: object) -> None:
+        child.report = msgspec.structs.replace(child.report, **changes)
+        self._publish()
+
+    def _publish(self, state: str = "") -> None:
+        """Write `supervisor.json`, in one step, if anything in it changed."""
+        children = {child.name: child.report for child in (self._store, self._driver)}
+        well = all(report.state in {"ready", "external"} for report in children.values())
+        self._was_running = self._was_running or well
+        state = state or ("stopping" if self._stopping.is_set() else "running" if well else "degraded" if self._was_running else "starting")
+        report = Report(
+            region=self._paths.region,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            containment=self._containment,
+            state=state,
+            restarts=sum(child.restarts for child in children.values()),
+            ray_tmp=str(self._paths.ray_tmp),
+            children=children,
+        )
+        if report != self._written:
+            write_report(self._paths.report, report)
+            self._written = report
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"
+
+
+def _executable(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _rotate(path: Path) -> None:
+    """Keep one older part. Its writers append, so they go on at the start of the emptied file."""
+    try:
+        if path.stat().st_size > LOG_BYTES:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+    except OSError as error:
+        if path.exists():
+            log.warning("%s cannot be rotated: %s", path.name, error)
+
+
+def _prune_sessions(ray_tmp: Path) -> None:
+    """Leave the last life's Ray session, whose logs may say why it ended; remove older ones."""
+    sessions = sorted(path for path in ray_tmp.glob("session_2*") if path.is_dir() and not path.is_symlink())
+    for path in sessions[:-1]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _lock(paths: RegionPaths) -> int:
+    """Two supervisors of one region would run two stores on one log. The kernel gives the lock back when this process ends."""
+    handle = os.open(paths.root / "run" / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise RuntimeError(f"{paths.root} has a supervisor already: stop that one first.") from None
+    return handle
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one region's supervisor; the exit code is 2 for wrong use or configuration, with one sentence on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m regions.supervisor")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--containment", choices=("namespace", "subreaper"), default="subreaper", help="namespace: it runs as PID 1")
+    parser.add_argument("--driver", default=os.environ.get(DRIVER_COMMAND, ""), help="command that stands in for the Ray driver")
+    parser.add_argument("--probe-ms", type=int, default=1000, help="time between probes, and for the answer to one")
+    parser.add_argument("--grace-ms", type=int, default=30_000, help="time for a child's first good answer")
+    given = parser.parse_args(arguments)
+    logging.Formatter.converter = time.gmtime
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)sZ %(levelname)s %(message)s")
+    try:
+        cluster = load_cluster(given.config)
+        if given.region not in cluster.regions:
+            raise ConfigError(f"has no `{given.region}`; it has {', '.join(cluster.regions)}", path="regions", file=str(given.config))
+        if given.containment == "namespace" and os.getpid() != 1:
+            raise RuntimeError("`--containment namespace` needs a PID namespace of its own: start it with `unshare --pid --fork`.")
+        settings = cluster.regions[given.region]
+        if settings.store.embedded:
+            server_binary()
+        paths = RegionPaths(Path(os.path.realpath(given.data_dir)), given.region)
+        paths.create()
+        lock = _lock(paths)
+    except (ConfigError, RuntimeError, OSError) as error:
+        print(f"laurel: {error}", file=sys.stderr)
+        return 2
+    os.environ[process_tree.RUN_MARKER] = paths.marker
+    process_tree.become_subreaper()
+    driver = shlex.split(given.driver) or [sys.executable, "-m", "regions.driver"]
+    patience = Patience(probe_s=given.probe_ms / 1000, first_answer_s=given.grace_ms / 1000)
+
+    async def supervise() -> int:
+        return await Supervisor(
+            config_path=Path(os.path.abspath(given.config)),
+            settings=settings,
+            paths=paths,
+            containment=given.containment,
+            driver=driver,
+            patience=patience,
+        ).run()
+
+    try:
+        return asyncio.run(supervise())
+    finally:
+        os.close(lock)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""A region in memory, for the tests of its HTTP edge: the real rules and rank index, one shard, no journal.
+
+Generations come into being only by `publish`, and time only moves when a test moves it.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from actors.messages import (
+    Answer,
+    Ask,
+    BadCursor,
+    BoardExists,
+    BoardInfo,
+    GenerationGone,
+    Nearby,
+    NoAuthority,
+    NotRanked,
+    NotServing,
+    NotVisibleYet,
+    Rank,
+    SubmitResult,
+    Top,
+    Unanswered,
+    UnknownBoard,
+)
+from boards.index import Change, Placed, RankIndex, View
+from boards.model import BoardRules, Outcome, Row, Submission
+from boards.numbers import format_value
+from boards.policies import decider, make_rules
+from boards.times import format_time
+from journal.ports import Position
+from regions.backend import FailoverRequest, LinkRequest
+
+EPOCH = 7
+#: 2026-11-30T10:10:00Z
+START_MS = 1_796_033_400_000
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """What one generation answers from."""
+
+    view: View
+    offset: int
+    published_ms: int
+
+
+class FakeBoard:
+    """Rows, identities and generations of one board."""
+
+    def __init__(self, board_id: str, rules: BoardRules) -> None:
+        self.board_id, self.rules = board_id, rules
+        self.decide = decider(rules)
+        self.rows: dict[str, Row] = {}
+        self.seen: dict[tuple[str, str], tuple[bytes, SubmitResult]] = {}
+        self.index = RankIndex(direction=rules.direction, ranking=rules.ranking)
+        self.newest = 0
+        self.generations = {0: Generation(self.index.view, 0, 0)}
+        self.ready: dict[int, Answer] = {}
+
+
+class FakeBackend:
+    """Implements `regions.backend.Backend`; the lists record what it was asked to do."""
+
+    def __init__(self, region: str = "eu-west") -> None:
+        self.region = region
+        self.clock_ms = START_MS
+        self.offset = 1000
+        self.kept: dict[str, FakeBoard] = {}
+        #: Set to have the next submissions refused, or some of their results unknown.
+        self.refusal: NoAuthority | None = None
+        self.unknown_ids: set[str] = set()
+        self.missing: list[str] = []
+        #: Publish as soon as someone waits for it.
+        self.publish_on_wait = True
+        self.submitted: list[tuple[str, list[Submission], str]] = []
+        self.asked: list[Ask] = []
+        self.failovers: list[tuple[FailoverRequest, str]] = []
+        self.links: list[tuple[LinkRequest, str]] = []
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        return lambda: self.clock_ms
+
+    def add(self, board_id: str, policy: str = "best_score", **rules: Any) -> FakeBoard:
+        board = FakeBoard(board_id, make_rules(policy, **rules))
+        self.kept[board_id] = board
+        return board
+
+    def board(self, board_id: str) -> BoardInfo | None:
+        board = self.kept.get(board_id)
+        if board is None:
+            return None
+        return BoardInfo(
+            board_id=board_id,
+            number=1,
+            incarnation="b1",
+            shard="eu-west/0",
+            home="eu-west",
+            rules=board.rules,
+            generation=board.newest,
+            count=board.generations[board.newest].view.total,
+            created_ms=START_MS,
+        )
+
+    def boards(self) -> list[BoardInfo]:
+        return [info for info in map(self.board, self.kept) if info is not None]
+
+    async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append((board.board_id, submissions, subject))
+        return [self._decide(self.kept[board.board_id], event) for event in submissions]
+
+    def _decide(self, board: FakeBoard, event: Submission) -> SubmitResult:
+        if event.event_id in self.unknown_ids:
+            return SubmitResult(Outcome.UNKNOWN)
+        before = board.seen.get((event.player_id, event.event_id))
+        if before is not None:
+            return msgspec.structs.replace(
+                before[1], outcome=int(Outcome.DUPLICATE if before[0] == event.fingerprint else Outcome.CONFLICT)
+            )
+        decision = board.decide(board.rows.get(event.player_id), event, self.clock_ms)
+        if decision.outcome == Outcome.INVALID:
+            return SubmitResult(decision.outcome, code=decision.code, allowed=decision.allowed)
+        self.offset += 1
+        if decision.row is not None:
+            board.rows[event.player_id] = decision.row
+        result = SubmitResult(
+            int(decision.outcome), decision.value, decision.version, decision.row is not None, EPOCH, self.offset, board.newest + 1
+        )
+        board.seen[event.player_id, event.event_id] = (event.fingerprint, result)
+        return result
+
+    def publish(self, board_id: str) -> None:
+        board = self.kept[board_id]
+        changes = [Change(who, row.value, row.tie_ms, row.achieved_ms, row.version) for who, row in board.rows.items()]
+        view = board.index.freeze(changes)
+        board.newest += 1
+        board.generations[board.newest] = Generation(view, self.offset, self.clock_ms)
+        board.ready = {}
+
+    async def ask(self, ask: Ask) -> Answer:
+        self.asked.append(ask)
+        board = self.kept.get(ask.board_id)
+        if board is None:
+            raise UnknownBoard("no such board")
+        if self.missing:
+            raise NotServing("still reading the journal")
+        number = board.newest if ask.generation is None else ask.generation
+        if ask.at_least is not None and ask.at_least > Position(EPOCH, board.generations[number].offset):
+            if not self.publish_on_wait or ask.at_least > Position(EPOCH, self.offset):
+                raise NotVisibleYet("not published in time")
+            self.publish(ask.board_id)
+            number = board.newest
+        return self._answer(board, number, ask.question)
+
+    def _answer(self, board: FakeBoard, number: int, question: Any) -> Answer:
+        start = 0
+        if isinstance(question, Top) and question.cursor is not None:
+            number, start = _read_cursor(question.cursor)
+        generation = board.generations.get(number)
+        if generation is None:
+            raise GenerationGone(f"s{number} is no longer retained", newest=board.newest)
+        view = generation.view
+        extra: dict[str, Any] = {}
+        if isinstance(question, Top):
+            rows = view.page(start, question.limit)
+            after = start + question.limit
+            extra = {"next": _cursor(number, after) if after < view.total else None, "previous": None}
+        elif isinstance(question, Rank):
+            rows = [_placed(view, question.player_id)]
+        elif isinstance(question, Nearby):
+            _placed(view, question.player_id)
+            rows, extra = view.window(question.player_id, question.window), {"player_id": question.player_id}
+        else:
+            found = view.places(question.players)
+            rows = view.subset(question.players) if question.among == "listed" else [row for row in found if row is not None]
+            absent = [who for who, row in zip(question.players, found, strict=True) if row is None]
+            extra = {"among": question.among, "absent": absent}
+        body = {
+            "board": board.board_id,
+            "generation": f"s{number}",
+            "epoch": EPOCH,
+            "published_at": format_time(generation.published_ms),
+            "boundaries": {"eu-west/0": f"{EPOCH}-{generation.offset}"},
+            "complete": True,
+            "exact": True,
+            "total": view.total,
+            "checksum": "0",
+            "entries": [_entry(row, board.rules.decimals) for row in rows],
+            **extra,
+        }
+        return Answer(
+            board_id=board.board_id,
+            incarnation="b1",
+            lineage="l1",
+            generation=number,
+            published_ms=generation.published_ms,
+            body=msgspec.json.encode(body),
+        )
+
+    def ready_top(self, board: BoardInfo, limit: int) -> Answer | None:
+        kept = self.kept[board.board_id]
+        if limit not in kept.ready:
+            kept.ready[limit] = self._answer(kept, kept.newest, Top(limit=limit))
+        return kept.ready[limit]
+
+    def status(self) -> dict[str, Any]:
+        return {"region": self.region, "shards": []}
+
+    def ready(self) -> tuple[bool, list[str]]:
+        return not self.missing, self.missing
+
+    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
+        if home not in (None, "eu-west", "us-east", "ap-south"):
+            raise Unanswered("no such region", code="unknown_region", field="home", allowed="one of eu-west, us-east, ap-south")
+        there = self.kept.get(board_id)
+        if there is not None and there.rules != rules:
+            raise BoardExists("a board of this id exists with other rules")
+        if there is None:
+            self.kept[board_id] = FakeBoard(board_id, rules)
+        info = self.board(board_id)
+        assert info is not None
+        return info, there is None
+
+    async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
+        if request.expect_epoch not in (None, EPOCH):
+            raise Unanswered("the shard is in epoch 7", code="epoch_moved", epoch=EPOCH, owner="eu-west")
+        self.failovers.append((request, subject))
+        return {"moved": [{"shard": "eu-west/0", "epoch": EPOCH + 1, "owner": request.to}]}
+
+    async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
+        self.links.append((request, subject))
+        return {"links": []}
+
+
+def _placed(view: View, player_id: str) -> Placed:
+    found = view.place(player_id)
+    if found is None:
+        raise NotRanked(f"{player_id} has no active row")
+    return found
+
+
+def _entry(row: Placed, decimals: int) -> dict[str, Any]:
+    return {
+        "position": row.position,
+        "rank": row.rank,
+        "player_id": row.player_id,
+        "value": format_value(row.value, decimals),
+        "achieved_at": format_time(row.achieved_ms),
+        "version": row.version,
+    }
+
+
+def _cursor(generation: int, offset: int) -> str:
+    return base64.urlsafe_b64encode(f"{generation}:{offset}".encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[int, int]:
+    try:
+        generation, _, offset = base64.urlsafe_b64decode(cursor.encode()).decode().partition(":")
+        return int(generation), int(offset)
+    except ValueError as exc:
+        raise BadCursor("not one of ours") from exc

@@ -1,0 +1,300 @@
+"""The rank index against a naive sorted list, through every size class and merge, with old views re-read."""
+
+import random
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import boards.index as index_module
+import boards.runs as runs_module
+from boards.index import Change, Placed, RankIndex, View
+from boards.model import VALUE_MAX, VALUE_MIN, Direction, Ranking
+
+DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
+RANKINGS: tuple[Ranking, ...] = ("unique", "competition", "dense")
+
+
+def ranked(changes: Iterable[Change], direction: Direction, ranking: Ranking) -> list[Placed]:
+    """The definition: sort everything, then count."""
+    rows = sorted(changes, key=lambda c: (-c.value if direction == "higher" else c.value, c.tie_ms, c.player_id.encode()))
+    out: list[Placed] = []
+    for position, row in enumerate(rows, start=1):
+        if not out:
+            rank = 1
+        elif ranking == "unique":
+            rank = position
+        elif row.value == out[-1].value:
+            rank = out[-1].rank
+        else:
+            rank = position if ranking == "competition" else out[-1].rank + 1
+        out.append(Placed(position, rank, row.player_id, row.value, row.achieved_ms, row.version))
+    return out
+
+
+class Generation(NamedTuple):
+    view: View
+    rows: dict[str, Change]
+    order: list[Placed]
+
+
+def assert_answers(generation: Generation, direction: Direction, ranking: Ranking, asked: Sequence[str], offset: int, span: int) -> None:
+    view, rows, order = generation
+    total = len(order)
+    by_id = {placed.player_id: placed for placed in order}
+    assert view.total == total
+    assert view.page(0, total + 1) == order
+    assert view.page(offset, span) == order[offset : offset + span]
+    assert view.places(asked) == [by_id.get(player_id) for player_id in asked]
+    assert view.subset(asked) == ranked((rows[i] for i in set(asked) if i in rows), direction, ranking)
+    for player_id in asked[:3]:
+        placed = by_id.get(player_id)
+        assert view.place(player_id) == placed
+        expected = [] if placed is None else order[max(0, placed.position - 1 - span) : placed.position + span]
+        assert view.window(player_id, span) == expected
+    for value in {VALUE_MIN, VALUE_MAX, 0, *(placed.value for placed in order[:3])}:
+        better = sum(row.value > value if direction == "higher" else row.value < value for row in rows.values())
+        assert view.better_than(value) == better
+
+
+# Few values, moments and ids that are prefixes of one another, so that ties of every level are the rule.
+values = st.sampled_from([VALUE_MIN, VALUE_MIN + 1, -(2**53) - 1, -1, 0, 1, 2**53, 2**53 + 1, VALUE_MAX - 1, VALUE_MAX])
+moments = st.sampled_from([-(10**15), -1, 0, 1, 2])
+players = st.sampled_from(
+    ["a", "a\u00a0b", "aa", "b", "Z", "é", "日本", "\uffee", "\U0001f600", "x" * 128, "x" * 127 + "y", *map(str, range(30))]
+)
+changes = st.builds(Change, players, values, moments, moments, st.integers(1, 3))
+
+
+class AgainstSortedList(RuleBasedStateMachine):
+    """Size classes are shrunk, so that a few dozen players pass through every kind of merge."""
+
+    @initialize(
+        direction=st.sampled_from(DIRECTIONS),
+        ranking=st.sampled_from(RANKINGS),
+        whole=st.sampled_from([0, 8, 256]),
+        class_rows=st.integers(1, 3),
+        singly=st.sampled_from([0, 24]),
+        spare=st.sampled_from([0, 1024]),
+    )
+    def begin(self, direction: Direction, ranking: Ranking, whole: int, class_rows: int, singly: int, spare: int) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(index_module, "_COPIED_WHOLE", whole)
+        self.patch.setattr(index_module, "_CLASS_ROWS", class_rows)
+        self.patch.setattr(index_module, "_CLASS_FACTOR", 2)
+        self.patch.setattr(runs_module, "_BISECT_SINGLY", singly)
+        self.patch.setattr(runs_module, "_SPARE_SLOTS", spare)
+        self.direction, self.ranking = direction, ranking
+        self.index = RankIndex(direction=direction, ranking=ranking)
+        self.rows: dict[str, Change] = {}
+        self.kept = [Generation(self.index.view, {}, [])]
+
+    def freeze(self, batch: Sequence[Change], removed: Sequence[str] = ()) -> None:
+        view = self.index.freeze(batch, removed)
+        assert view is self.index.view
+        self.rows = {**self.rows, **{change.player_id: change for change in batch}}
+        for player_id in removed:
+            self.rows.pop(player_id, None)
+        self.kept.append(Generation(view, self.rows, ranked(self.rows.values(), self.direction, self.ranking)))
+        if len(self.kept) > 12:
+            del self.kept[1]
+
+    @rule(change=changes)
+    def change_one(self, change: Change) -> None:
+        self.freeze([change])
+
+    @rule(batch=st.lists(changes, max_size=60), removed=st.lists(players, max_size=4))
+    def change_many(self, batch: list[Change], removed: list[str]) -> None:
+        self.freeze(batch, removed)
+
+    @rule(removed=st.lists(players, min_size=1, max_size=20))
+    def remove(self, removed: list[str]) -> None:
+        self.freeze([], removed)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), versions=st.integers(0, 1))
+    def write_again(self, data: st.DataObject, versions: int) -> None:
+        row = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
+        before = self.index.view
+        self.freeze([row._replace(version=row.version + versions)])
+        assert (self.index.view is before) == (versions == 0)
+
+    @rule(data=st.data())
+    def bring_back_rows_of_a_kept_view(self, data: st.DataObject) -> None:
+        former = data.draw(st.sampled_from(self.kept)).rows
+        self.freeze([row for player_id, row in former.items() if player_id not in self.rows])
+
+    @rule(data=st.data(), asked=st.lists(players, max_size=40), offset=st.integers(0, 40), span=st.integers(0, 10))
+    def read_any_kept_view(self, data: st.DataObject, asked: list[str], offset: int, span: int) -> None:
+        generation = data.draw(st.sampled_from(self.kept))
+        assert_answers(generation, self.direction, self.ranking, asked, offset, span)
+
+    @invariant()
+    def newest_view_is_in_order(self) -> None:
+        if hasattr(self, "kept"):
+            assert self.kept[-1].view.page(0, 1000) == self.kept[-1].order
+
+    def teardown(self) -> None:
+        if hasattr(self, "kept"):
+            for generation in self.kept:
+                assert_answers(generation, self.direction, self.ranking, sorted(generation.rows), 1, 3)
+            self.patch.undo()
+
+
+AgainstSortedList.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestIndexAgainstSortedList = AgainstSortedList.TestCase
+
+
+def scores(**values: int) -> list[Change]:
+    return [Change(player_id, value, 0, 0, 1) for player_id, value in values.items()]
+
+
+def index_of(batch: Sequence[Change], direction: Direction = "higher", ranking: Ranking = "competition") -> RankIndex:
+    index = RankIndex(direction=direction, ranking=ranking)
+    index.freeze(batch)
+    return index
+
+
+@pytest.mark.parametrize("ranking", RANKINGS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_empty_view_answers_everything(direction: Direction, ranking: Ranking) -> None:
+    index = RankIndex(direction=direction, ranking=ranking)
+    for view in (index.view, index.freeze([]), index.freeze([], ["ghost"])):
+        assert view is index.view
+        assert_answers(Generation(view, {}, []), direction, ranking, ["ghost"], 0, 5)
+        assert view.places([]) == [] == view.subset([])
+
+
+def test_board_can_be_emptied_and_filled_again() -> None:
+    index = index_of(scores(a=3, b=2))
+    full = index.view
+    assert index.freeze([], ["a", "b", "a", "ghost"]).page(0, 10) == []
+    assert index.freeze(scores(b=9)).page(0, 10) == [Placed(1, 1, "b", 9, 0, 1)]
+    assert [placed.player_id for placed in full.page(0, 10)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("ranking", "ranks"), [("unique", [1, 2, 3, 4, 5]), ("competition", [1, 2, 2, 4, 5]), ("dense", [1, 2, 2, 3, 4])])
+def test_rank_follows_the_boards_rule(ranking: Ranking, ranks: list[int]) -> None:
+    view = index_of(scores(a=9, b=7, c=7, d=5, e=1), ranking=ranking).view
+    assert [placed.rank for placed in view.page(0, 5)] == ranks
+    assert [placed.rank for placed in view.page(2, 2)] == ranks[2:4]
+    assert [placed.rank for placed in view.subset(["e", "c", "b", "e"])] == {
+        "unique": [1, 2, 3],
+        "competition": [1, 1, 3],
+        "dense": [1, 1, 2],
+    }[ranking]
+
+
+def test_last_change_of_a_player_counts_and_removal_outweighs_it() -> None:
+    index = index_of([*scores(a=1), *scores(a=5), *scores(a=3)])
+    assert index.view.place("a") == Placed(1, 1, "a", 3, 0, 1)
+    assert index.freeze(scores(a=9, b=1), ["a"]).page(0, 9) == [Placed(1, 1, "b", 1, 0, 1)]
+
+
+def test_ids_are_compared_by_utf8_bytes_and_never_cut() -> None:
+    ids = ["\U0001f600", "\uffee", "é", "e", "Z", "x" * 128, "x" * 127 + "\u00a0", "x" * 127]
+    view = index_of([Change(player_id, 1, 0, 0, 1) for player_id in ids]).view
+    assert [placed.player_id for placed in view.page(0, 100)] == sorted(ids, key=str.encode)
+
+
+def test_row_with_the_same_key_but_new_version_moves_nobody_and_old_view_keeps_its_own() -> None:
+    index = index_of(scores(a=2, b=2, c=2))
+    old = index.view
+    new = index.freeze([Change("b", 2, 0, 77, 2)])
+    assert new.place("b") == Placed(2, 1, "b", 2, 77, 2)
+    assert old.place("b") == Placed(2, 1, "b", 2, 0, 1)
+
+
+def test_number_beyond_64_bits_is_refused_and_changes_nothing() -> None:
+    index = index_of(scores(a=1))
+    before = index.view
+    with pytest.raises(OverflowError):
+        index.freeze([Change("b", 2, 0, 0, 1), Change("c", VALUE_MAX + 1, 0, 0, 1)], ["a"])
+    assert index.view is before
+    assert index.freeze(scores(c=3)).total == 2
+    with pytest.raises(OverflowError):
+        before.better_than(VALUE_MIN - 1)
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(-1, 1), (0, -1)])
+def test_negative_page_is_refused(offset: int, limit: int) -> None:
+    view = index_of(scores(a=1)).view
+    with pytest.raises(ValueError, match="negative"):
+        view.page(offset, limit)
+    with pytest.raises(ValueError, match="negative"):
+        view.window("a", -1)
+
+
+def crowd(count: int, values: int, seed: int) -> list[Change]:
+    rng = random.Random(seed)
+    return [Change(f"p{i}", rng.randrange(-values, values), rng.randrange(3), i, 1) for i in range(count)]
+
+
+@pytest.mark.parametrize("values", [1, 200, 10**9], ids=["all-equal", "many-ties", "few-ties"])
+def test_bulk_load_then_ten_thousand_changes(values: int) -> None:
+    loaded = {change.player_id: change for change in crowd(100_000, values, seed=1)}
+    index = index_of(list(loaded.values()))
+    first = Generation(index.view, loaded, ranked(loaded.values(), "higher", "competition"))
+    changed = crowd(10_000, values, seed=2)
+    for start in range(0, 500, 50):
+        index.freeze(changed[start : start + 50])
+    removed = [f"p{i}" for i in range(20_000, 20_500)]
+    rows = {**loaded, **{change.player_id: change for change in changed}}
+    for player_id in removed:
+        del rows[player_id]
+    last = Generation(index.freeze(changed[500:], removed), rows, ranked(rows.values(), "higher", "competition"))
+    asked = [f"p{i}" for i in range(0, 100_000, 97)]
+    for generation in (first, last):
+        assert_answers(generation, "higher", "competition", asked, 50_000, 100)
+
+
+def test_views_share_their_memory() -> None:
+    index = index_of(crowd(20_000, 10**6, seed=3))
+    whole = index.view.nbytes
+    views = [index.freeze([Change(f"p{i}", i, 0, 0, 2)]) for i in range(50)]
+    assert all(view.nbytes - whole < 50 * 200 for view in views)
+    assert index.nbytes > views[-1].nbytes
+
+
+@pytest.mark.parametrize("others", [0, 2_000], ids=["copied-whole", "by-delta"])
+def test_removed_player_can_return_with_the_very_same_row(others: int) -> None:
+    index = index_of([*crowd(others, 50, seed=6), Change("back", 7, 0, 0, 1)])
+    place = index.view.place("back")
+    assert place is not None
+    assert index.freeze([], ["back"]).place("back") is None
+    assert index.freeze([Change("back", 7, 0, 0, 1)]).place("back") == place
+
+
+def test_slots_of_players_who_left_are_given_back() -> None:
+    index = index_of(scores(first=1, second=2, third=3))
+    before = index.nbytes
+    for season in range(20):
+        ids = [f"s{season}-{i}" for i in range(500)]
+        index.freeze([Change(player_id, 5, 0, 0, 1) for player_id in ids])
+        index.freeze([], ids)
+    assert [placed.player_id for placed in index.view.page(0, 10)] == ["third", "second", "first"]
+    assert [placed and placed.value for placed in index.view.places(["first", "third", "s3-1"])] == [1, 3, None]
+    assert index.nbytes < before + 2500 * 250
+
+
+def test_views_can_be_read_by_other_threads_while_the_next_is_frozen() -> None:
+    rows = {change.player_id: change for change in crowd(3_000, 50, seed=4)}
+    index = index_of(list(rows.values()))
+    view = index.view
+    order = ranked(rows.values(), "higher", "competition")
+    newcomers = [f"new{i}" for i in range(200)]
+
+    def read() -> bool:
+        return all(view.page(0, 3_000) == order and not any(view.places(newcomers)) for _ in range(20))
+
+    with ThreadPoolExecutor(2) as pool:
+        reads = [pool.submit(read) for _ in range(2)]
+        for i, change in enumerate(crowd(200, 50, seed=5)):
+            index.freeze([change, change._replace(player_id=newcomers[i])], [f"p{2_000 + i}"])
+        assert all(answer.result() for answer in reads)
