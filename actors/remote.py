@@ -7,11 +7,12 @@ travel as bytes, with expected errors inside, so that no exception has to surviv
 
 import asyncio
 import functools
+import importlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 import ray
@@ -25,7 +26,6 @@ from boards.model import BoardRules
 
 log = logging.getLogger("laurel.actors")
 
-T = TypeVar("T")
 #: A Ray actor handle; Ray's stubs type its methods only where the class is decorated in place.
 Handle = Any
 
@@ -45,11 +45,14 @@ def exit_process(why: str) -> None:
     os._exit(1)
 
 
-def _make(make: Callable[[], T]) -> T:
-    """Run an actor's factory. Ray never restarts an actor whose constructor raised, so a failure ends the process."""
+def _make(factory: str, *arguments: Any) -> Any:
+    """Import and run an actor's factory (`module:function`). Ray never restarts an actor whose constructor raised,
+    so a failure ends the process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    module, _, function = factory.partition(":")
     try:
-        return make()
+        return getattr(importlib.import_module(module), function)(*arguments)
     except BaseException:
         log.exception("the actor could not be made")
         time.sleep(0.5)
@@ -60,8 +63,8 @@ def _make(make: Callable[[], T]) -> T:
 class ShardWorker:
     """`actors.shard.ShardActor` in a worker process."""
 
-    def __init__(self, make: Callable[[], ShardActor]) -> None:
-        self.actor = _make(make)
+    def __init__(self, factory: str, *arguments: Any) -> None:
+        self.actor: ShardActor = _make(factory, *arguments)
         self.actor.start()
 
     async def submit(self, payload: bytes) -> bytes:
@@ -110,8 +113,8 @@ class ShardWorker:
 class ReplicaWorker:
     """`actors.replica.ReplicaActor` in a worker process."""
 
-    def __init__(self, make: Callable[[], ReplicaActor]) -> None:
-        self.actor = _make(make)
+    def __init__(self, factory: str, *arguments: Any) -> None:
+        self.actor: ReplicaActor = _make(factory, *arguments)
         self.actor.start()
 
     async def ask(self, payload: bytes) -> bytes:
@@ -133,8 +136,9 @@ class ReplicaWorker:
 class GatewayWorker:
     """`actors.gateway.GatewayActor` in a worker process."""
 
-    def __init__(self, make: Callable[["LocalHandles"], Callable[[], Awaitable[Any]]], shards: Mapping[str, Handle], replica: Handle) -> None:
-        self.actor = _make(lambda: GatewayActor(make(LocalHandles(shards, replica)), exit_process))
+    def __init__(self, factory: str, spec: Any, shards: list[str]) -> None:
+        handles = LocalHandles({s: ray.get_actor(f"shard {s}") for s in shards}, ray.get_actor("replica"))
+        self.actor = GatewayActor(_make(factory, spec, handles), exit_process)
         self.actor.start()
 
     async def health(self) -> dict[str, Any]:

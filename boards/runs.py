@@ -355,7 +355,7 @@ class Delta:
         )
 
     def compacted(self) -> Base:
-        """A base with the rows of this run, whose `below` is a base: O(n), about 10 copies of the columns' bytes at most."""
+        """A base with the rows of this run, whose `below` is a base: O(n), in no thread but the caller's."""
         if not isinstance(self.below, Base):
             raise TypeError("only the lowest delta can be compacted")
         rows = self._spread(self.below.rows, self.added)

@@ -106,7 +106,7 @@ def _table(*columns: str) -> "Table":
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(box=SIMPLE)
+    table = Table(box=SIMPLE, padding=(0, 1), pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in _RIGHT else "left", overflow="fold")
     return table
@@ -125,7 +125,10 @@ def _add_row(table: "Table", *cells: object) -> None:
 def _show(table: "Table") -> None:
     from rich.console import Console
 
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # nothing is folded for a pipe
+    console.print(table)
 
 
 def _show_entries(answer: "Envelope", *, mark: str | None = None) -> None:
@@ -427,18 +430,10 @@ def board_create(
     as_json: Json = False,
 ) -> None:
     """Create a board; the same board with the same rules may be created again."""
-    rules = {
-        "direction": direction,
-        "ties": ties,
-        "ranking": ranking,
-        "decimals": decimals,
-        "home": home,
-        "visibility": visibility,
-        "publish_interval_ms": publish_interval_ms,
-        "max_value": max_value,
-    }
     with _client(url, token, data_dir, OPERATOR) as client:
-        made = client.create_board(board, policy=policy, **rules)
+        limits = {"decimals": decimals, "max_value": max_value, "publish_interval_ms": publish_interval_ms}
+        rules = {"policy": policy, "direction": direction, "ties": ties, "ranking": ranking, "home": home, "visibility": visibility}
+        made = client.create_board(board, **{**rules, **limits})  # type: ignore[arg-type]  # policy is text
     _show_board(made, as_json)
 
 

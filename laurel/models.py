@@ -439,9 +439,13 @@ def boards(*, region: str | None) -> Call[tuple[Board, ...]]:
     return Call(method="GET", path="/v1/boards", params={}, decode=decode, only=region)
 
 
+def _board(document: Any, headers: Mapping[str, str]) -> Board:
+    return Board.model_validate(document)
+
+
 def board(board_id: str, *, region: str | None) -> Call[Board]:
     """One board."""
-    return Call(method="GET", path=_board_path(board_id), params={}, decode=lambda doc, _: Board.model_validate(doc), only=region)
+    return Call(method="GET", path=_board_path(board_id), params={}, decode=_board, only=region)
 
 
 def create_board(board_id: str, rules: Mapping[str, Any]) -> Call[Board]:
@@ -449,14 +453,7 @@ def create_board(board_id: str, rules: Mapping[str, Any]) -> Call[Board]:
     body = {"board": board_id, **{name: item for name, item in rules.items() if item is not None}}
     if "max_value" in body:
         body["max_value"] = write_number(body["max_value"], "max_value")
-    return Call(
-        method="POST",
-        path="/v1/admin/boards",
-        params={},
-        body=body,
-        decode=lambda doc, _: Board.model_validate(doc),
-        effect="by_identity",
-    )
+    return Call(method="POST", path="/v1/admin/boards", params={}, body=body, decode=_board, effect="by_identity")
 
 
 def status(*, region: str | None) -> Call[dict[str, Any]]:
@@ -483,14 +480,7 @@ def failover(
     if expect_epoch is not None:
         body["expect_epoch"] = expect_epoch
     return Call(
-        method="POST",
-        path="/v1/admin/failover",
-        params={},
-        body=body,
-        decode=_object,
-        effect="once",
-        first=to,
-        timeout_s=timeout_s,
+        method="POST", path="/v1/admin/failover", params={}, body=body, decode=_object, effect="once", first=to, timeout_s=timeout_s
     )
 
 

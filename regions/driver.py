@@ -6,7 +6,6 @@ by itself is gone; the supervisor then ends what is left and starts it again.
 
 import argparse
 import asyncio
-import functools
 import logging
 import os
 import signal
@@ -24,7 +23,6 @@ from config.models import ClusterConfig
 from journal.ports import JournalError
 from journal.redis_journal import open_client
 from journal.store_check import check_store
-from regions import serving
 from regions.specs import gateway_spec, link_spec, replica_spec, shard_specs
 
 log = logging.getLogger("laurel.driver")
@@ -92,14 +90,17 @@ async def _check_store(config: ClusterConfig, region: str) -> None:
 
 
 def start_actors(config: ClusterConfig, region: str, data_dir: Path) -> dict[str, "ray.actor.ActorHandle[Any]"]:
-    """Make the region's actors; each is named after what it is, and made from a specification that a restart uses again."""
+    """Make the region's actors; each is named after what it is, and made from a specification that a restart uses again.
+
+    The factories are named, not passed: a worker imports only what its own actor needs.
+    """
     links = link_spec(config, region, data_dir)
     shards = {
-        spec.shard: RemoteShard.options(name=f"shard {spec.shard}").remote(functools.partial(serving.make_shard, spec, links))
+        spec.shard: RemoteShard.options(name=f"shard {spec.shard}").remote("regions.shard_setup:make_shard", spec, links)
         for spec in shard_specs(config, region, data_dir)
     }
-    replica = RemoteReplica.options(name="replica").remote(functools.partial(serving.make_replica, replica_spec(config, region, data_dir)))
-    gateway = RemoteGateway.options(name="gateway").remote(functools.partial(serving.make_gateway, gateway_spec(config, region, data_dir)), shards, replica)
+    replica = RemoteReplica.options(name="replica").remote("regions.replica_setup:make_replica", replica_spec(config, region, data_dir))
+    gateway = RemoteGateway.options(name="gateway").remote("regions.gateway_setup:make_gateway", gateway_spec(config, region, data_dir), list(shards))
     return {**{f"shard {s}": h for s, h in shards.items()}, "replica": replica, "gateway": gateway}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, from_wire
+from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.remote import LocalHandles
 from boards.model import BoardRules, Submission
 from regions.backend import FailoverRequest, LinkRequest

@@ -172,7 +172,7 @@ class RegionProcess:
             left = process_tree.kill_until_gone(
                 lambda: (
                     [process for process in victims if process_tree.alive(process)]
-                    + process_tree.processes_marked(self.paths.marker, temp_dirs=[str(self.paths.ray_tmp)])
+                    + process_tree.processes_marked(self.paths.marker, outputs=self.paths.outputs)
                 ),
                 timeout_s=_KILL_S,
             )
@@ -400,9 +400,9 @@ class Launcher:
     def _end_leftovers(self) -> None:
         """End processes of this data directory alone, also those of regions that the file no longer has."""
         names = {*self.regions, *(path.parent.name for path in self.data_dir.glob("*/run"))}
-        temp_dirs = [str(RegionPaths(self.data_dir, name).ray_tmp) for name in names]
+        outputs = [path for name in names for path in RegionPaths(self.data_dir, name).outputs]
         left = process_tree.kill_until_gone(
-            lambda: process_tree.processes_marked(str(self.data_dir), temp_dirs=temp_dirs),
+            lambda: process_tree.processes_marked(str(self.data_dir), outputs=outputs),
             timeout_s=_KILL_S,
         )
         if left:

@@ -2,8 +2,8 @@
 
 A process is named by (pid, start time), and signalled through a pidfd, so a re-used pid is never hit.
 Everything a region starts inherits `LAUREL_RUN=<data dir>/<region>` in its environment. A program that
-sets its own title may write over that memory (some of Ray's agents do), so a process whose output goes
-below the region's temporary directory counts as marked too. Linux only.
+sets its own title may write over that memory (some of Ray's agents do, and Valkey), so a process whose output
+goes below one of the region's own directories counts as marked too. Linux only.
 """
 
 import ctypes
@@ -64,6 +64,20 @@ def alive(process: Process) -> bool:
     return identify(process.pid) == process
 
 
+def stopped(process: Process) -> bool:
+    """Whether it stands still after a SIGSTOP."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.started == process.started and stat.state == "T"
+
+
+def program_name(pid: int) -> str:
+    """First 15 characters of its program's name, or of its main thread's; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -110,12 +124,12 @@ def namespace_pid(pid: int) -> int | None:
     return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), None)
 
 
-def processes_marked(marker: str, *, temp_dirs: Iterable[str] = ()) -> list[Process]:
+def processes_marked(marker: str, *, outputs: Iterable[str] = ()) -> list[Process]:
     """Living processes that run for `marker`: a region's own path, or a data directory for all regions in it.
 
-    One of `temp_dirs` holding a process's standard output or error marks it as well. The caller itself is never among them.
+    A directory of `outputs` that holds a process's standard output or error marks it as well. The caller itself is never among them.
     """
-    below = tuple(f"{directory.rstrip('/')}/" for directory in temp_dirs)
+    below = tuple(f"{directory.rstrip('/')}/" for directory in outputs)
     found = []
     for pid in _pids():
         process = None if pid == os.getpid() else identify(pid)  # first, so that what is read below belongs to it or to a later one

@@ -38,6 +38,11 @@ class RegionPaths:
         """Ray's sockets live below it and allow about 50 characters, which a data directory may exceed."""
         return Path("/tmp") / f"laurel-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:8]}"
 
+    @property
+    def outputs(self) -> list[str]:
+        """Where standard output of the region's processes goes: it betrays those that have lost the marker."""
+        return [str(self.root / "log"), str(self.ray_tmp)]
+
     def log(self, name: str) -> Path:
         return self.root / "log" / f"{name}.log"
 

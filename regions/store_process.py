@@ -42,6 +42,7 @@ def store_command(address: StoreAddress) -> list[str]:
         "aof-load-truncated": "yes",
         "save": "",
         "maxmemory-policy": "noeviction",
+        "set-proc-title": "no",  # it would write over the marker in the environment
     }
     return [server_binary(), *(part for name, value in flags.items() for part in (f"--{name}", value))]
 

@@ -420,7 +420,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--containment", choices=("namespace", "subreaper"), default="subreaper", help="namespace: it runs as PID 1")
     parser.add_argument("--driver", default=os.environ.get(DRIVER_COMMAND, ""), help="command that stands in for the Ray driver")
     parser.add_argument("--probe-ms", type=int, default=1000, help="time between probes, and for the answer to one")
-    parser.add_argument("--grace-ms", type=int, default=30_000, help="time for a child's first good answer")
+    parser.add_argument("--grace-ms", type=int, default=90_000, help="time for a child's first good answer")
     given = parser.parse_args(arguments)
     logging.Formatter.converter = time.gmtime
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)sZ %(levelname)s %(message)s")

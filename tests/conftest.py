@@ -11,6 +11,8 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
+sys.path.insert(0, os.path.dirname(__file__))  # helper modules beside the tests
+
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
@@ -52,3 +54,12 @@ def no_world_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     if tried:
         pytest.fail(f"a unit test called {', '.join(tried)}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Three running regions (see `running_cluster`), shared by all tests of the session; each test takes a fresh board."""
+    from running_cluster import RunningCluster  # noqa: PLC0415  server packages, only where a cluster is wanted
+
+    with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.ports import Append, Peer, Position, Seal
+from journal.ports import Accepted, Append, Granted, Journal, Peer, Position, Refused, Seal
 from journal.records import Entry, EpochStarted, HandedOver, seal_entry
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "")
@@ -176,3 +176,28 @@ def shipping(
         committed=committed,
         peers=peers or {},
     )
+
+
+async def admit(journal: Journal, shard: str, epoch: int = 1) -> None:
+    """Genesis at this store, of the region `ap`."""
+    answer = await journal.seal(sealing(shard, epoch, admit_as="i-ap"))
+    assert isinstance(answer, Granted)
+
+
+async def take(journal: Journal, epoch: int, expected: tuple[int, int], entries: list[Entry], committed: int = 0) -> Accepted | Refused:
+    """An own append in `epoch`, with its attempt `try-<epoch>`."""
+    return await journal.append(
+        epoch=epoch, attempt=f"try-{epoch}", expected=Position(*expected), entries=entries, committed=committed, peers={}
+    )
+
+
+def reason(answer: object) -> str:
+    """Why it was refused; it must have been."""
+    assert isinstance(answer, Refused), answer
+    return answer.reason
+
+
+def accepted(answer: object) -> Accepted:
+    """The answer, which must say yes."""
+    assert isinstance(answer, Accepted), answer
+    return answer

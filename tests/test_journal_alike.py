@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from journal.memory import MemoryLog
 from journal.ports import JournalStatus, Peer, Position
 from journal.records import Entry
 from journal.redis_journal import RedisJournal
-from tests.store_fixtures import chapter, filler, opening, running_store, sealing, shipping, valkey_binary
+
+sys.path.insert(0, str(Path(__file__).parent))
+from store_fixtures import chapter, filler, opening, running_store, sealing, shipping, valkey_binary
 
 pytestmark = pytest.mark.store
 
@@ -67,10 +71,8 @@ class Chooser:
         else:
             entries = chapter(epoch, first, count) if count else []
         committed = self.below(status.tail.offset + 4)
-        return {
-            **{"epoch": epoch, "attempt": self._attempt(epoch), "expected": expected, "entries": entries},
-            **{"committed": committed, "peers": self._peers()},
-        }
+        own = {"epoch": epoch, "attempt": self._attempt(epoch), "expected": expected}
+        return own | {"entries": entries, "committed": committed, "peers": self._peers()}
 
     def _accept(self, status: JournalStatus) -> dict[str, Any]:
         epoch = max(1, status.fence + self.below(4) - 1)
@@ -94,10 +96,8 @@ class Chooser:
         keep = min(status.tail.offset, status.committed + self.below(5))
         at = Position(status.epoch_at(keep), keep)
         expected = status.tail if self.below(6) else self._position(status, self.below(status.tail.offset + 2))
-        return {
-            **{"epoch": epoch, "attempt": self._attempt(epoch), "expected": expected},
-            **{"keep": keep, "entries": self._entries(at, epoch)},
-        }
+        own = {"epoch": epoch, "attempt": self._attempt(epoch), "expected": expected}
+        return own | {"keep": keep, "entries": self._entries(at, epoch)}
 
     def _entries(self, prev: Position, newest: int) -> list[Entry]:
         """First as many as drawn of what the log holds there, then others: of the same epoch, of the newest, or nonsense."""

@@ -2,22 +2,36 @@
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from journal.memory import NUMBER_LIMIT
-from journal.ports import Accepted, Granted, JournalMisconfigured, JournalUnavailable, Position, Refused
+from journal.ports import Accepted, JournalMisconfigured, JournalUnavailable, Peer, Position
 from journal.records import Entry
 from journal.redis_journal import RedisJournal, open_client
 from journal.store_check import check_store
-from tests.store_fixtures import DURABLE, StoreServer, chapter, filler, redis_binary, running_store, sealing, shipping, valkey_binary
+
+sys.path.insert(0, str(Path(__file__).parent))
+from store_fixtures import (
+    DURABLE,
+    StoreServer,
+    accepted,
+    admit,
+    chapter,
+    filler,
+    redis_binary,
+    running_store,
+    shipping,
+    take,
+    valkey_binary,
+)
 
 pytestmark = pytest.mark.store
 
@@ -55,18 +69,14 @@ def tell(server: StoreServer, story: Callable[[Redis], Awaitable[None]]) -> None
 async def started(client: Redis, shard: str, count: int = 3, *, timeout_ms: int = 2000) -> tuple[RedisJournal, list[Entry]]:
     """A journal in epoch 1 with `count` entries, 1 of them committed."""
     journal = RedisJournal(client, shard, region="ap", timeout_ms=timeout_ms)
-    assert isinstance(await journal.seal(sealing(shard, 1, admit_as="i-ap")), Granted)
+    await admit(journal, shard)
     entries = chapter(1, 1, count)
-    assert isinstance(await take(journal, (0, 0), entries, committed=1), Accepted)
+    accepted(await take(journal, 1, (0, 0), entries, committed=1))
     return journal, entries
 
 
-async def take(journal: RedisJournal, expected: tuple[int, int], entries: list[Entry], committed: int = 0) -> Accepted | Refused:
-    return await journal.append(epoch=1, attempt="try-1", expected=Position(*expected), entries=entries, committed=committed, peers={})
-
-
 def keys(shard: str) -> dict[str, str]:
-    return {name: f"laurel:{{{shard}}}:{name}" for name in ("meta", "log", "terms", "peers", "orphans", "orphans:1")}
+    return {name: f"laurel:{{{shard}}}:{name}" for name in ("meta", "log", "terms", "peers", "orphans", "orphans:1", "orphans:2")}
 
 
 async def contents(client: Redis, shard: str) -> dict[str, bytes | None]:
@@ -83,7 +93,11 @@ def test_a_stalled_store_is_unavailable_in_time_and_a_retried_append_is_held_onc
         batch = [filler(1, 4), filler(1, 5)]
         own_server.signal(signal.SIGSTOP)
         try:
-            for call in (lambda: take(journal, (1, 3), batch), journal.status, lambda: journal.wait_for(committed_above=9, timeout_ms=9000)):
+            for call in (
+                lambda: take(journal, 1, (1, 3), batch),
+                journal.status,
+                lambda: journal.wait_for(committed_above=9, timeout_ms=9000),
+            ):
                 before = time.monotonic()
                 with pytest.raises(JournalUnavailable) as caught:
                     await call()
@@ -95,7 +109,7 @@ def test_a_stalled_store_is_unavailable_in_time_and_a_retried_append_is_held_onc
         tail = (await patient.status()).tail
         assert tail in (Position(1, 3), Position(1, 5))
         assert len(await patient.read(1)) == tail.offset
-        assert await take(patient, (1, 3), batch) == Accepted(5, 1, 1, Position(1, 5), "i-ap")
+        assert await take(patient, 1, (1, 3), batch) == Accepted(5, 1, 1, Position(1, 5), "i-ap")
         assert await journal.read(1) == [*entries, *batch]
 
     tell(own_server, story)
@@ -105,9 +119,9 @@ def test_everything_acknowledged_survives_kill_9_and_the_journal_connects_again_
     async def story(client: Redis) -> None:
         journal, entries = await started(client, "s")
         for offset in range(4, 40):
-            assert isinstance(await take(journal, (1, offset - 1), [filler(1, offset)], committed=offset - 1), Accepted)
+            accepted(await take(journal, 1, (1, offset - 1), [filler(1, offset)], committed=offset - 1))
         won = chapter(2, 39, 2, owner="us")
-        assert isinstance(await journal.accept(shipping("s", 2, (1, 38), won, committed=39)), Accepted)
+        accepted(await journal.accept(shipping("s", 2, (1, 38), won, committed=39)))
         before, held, lost = await journal.status(), await journal.read(1), await journal.orphans()
         facts = await check_store(client)
         own_server.kill()
@@ -119,40 +133,36 @@ def test_everything_acknowledged_survives_kill_9_and_the_journal_connects_again_
         assert await journal.orphans() == lost
         assert (before.committed, before.tail, held[:3]) == (39, Position(2, 40), entries)
         assert (await check_store(client)).run_id != facts.run_id
-        assert isinstance(await journal.accept(shipping("s", 2, (2, 40), [filler(2, 41)])), Accepted)
+        accepted(await journal.accept(shipping("s", 2, (2, 40), [filler(2, 41)])))
 
     tell(own_server, story)
 
 
-@pytest.mark.parametrize("damaged", ["meta", "log", "terms", "peers", "orphans", "orphans:1"])
+@pytest.mark.parametrize("damaged", ["meta", "log", "terms", "peers", "orphans", "orphans:1", "orphans:2"])
 def test_a_key_of_the_wrong_kind_stops_a_script_before_its_first_write(server: StoreServer, damaged: str) -> None:
-    """A step that would write to every key: it cuts, orphans, appends, starts a term, hears of a peer, and commits."""
+    """A step that would write to every key: it cuts two epochs, orphans, appends, starts a term, hears of a peer, and commits."""
 
     async def story(client: Redis) -> None:
         shard = f"damaged-{damaged}"
         journal, entries = await started(client, shard)
+        lost = chapter(2, 4, 2)
+        accepted(await journal.accept(shipping(shard, 2, (1, 3), lost)))
         key = keys(shard)[damaged]
         if await client.exists(key):
             await client.rename(key, f"{key}:aside")
         await client.set(key, "not ours")
         before = await contents(client, shard)
-        message = shipping(shard, 2, (1, 1), chapter(2, 2, 2), committed=3, peers={"us": msgspec.convert([1, 1], type=_peer())})
-        with pytest.raises(JournalUnavailable, match="string"):
+        message = shipping(shard, 3, (1, 1), chapter(3, 2, 2), committed=3, peers={"us": Peer(1, 1)})
+        with pytest.raises(JournalUnavailable, match=r"WRONGTYPE|is a string"):
             await journal.accept(message)
         assert await contents(client, shard) == before
         await client.delete(key)
         if await client.exists(f"{key}:aside"):
             await client.rename(f"{key}:aside", key)
-        assert isinstance(await journal.accept(message), Accepted)
-        assert [batch.entries for batch in await journal.orphans()] == [entries[1:]]
+        accepted(await journal.accept(message))
+        assert [batch.entries for batch in await journal.orphans()] == [entries[1:], lost]
 
     tell(server, story)
-
-
-def _peer() -> type:
-    from journal.ports import Peer
-
-    return Peer
 
 
 def test_a_log_that_lost_its_end_behind_our_back_stops_every_script(server: StoreServer) -> None:
@@ -160,7 +170,7 @@ def test_a_log_that_lost_its_end_behind_our_back_stops_every_script(server: Stor
         journal, _ = await started(client, "shortened")
         await client.rpop(keys("shortened")["log"])
         with pytest.raises(JournalUnavailable, match="does not end at tail_offset 3"):
-            await take(journal, (1, 3), [filler(1, 4)])
+            await take(journal, 1, (1, 3), [filler(1, 4)])
         with pytest.raises(JournalUnavailable, match="does not end at tail_offset 3"):
             await journal.status()
 
@@ -176,7 +186,7 @@ def test_a_store_out_of_memory_refuses_a_script_whole(own_server: StoreServer) -
             await journal.accept(shipping("s", 2, (1, 1), chapter(2, 2, 2)))
         await client.config_set("maxmemory", "0")
         assert await contents(client, "s") == before
-        assert isinstance(await journal.accept(shipping("s", 2, (1, 1), chapter(2, 2, 2))), Accepted)
+        accepted(await journal.accept(shipping("s", 2, (1, 1), chapter(2, 2, 2))))
 
     tell(own_server, story)
 
@@ -212,7 +222,7 @@ def test_a_script_that_the_store_forgot_is_loaded_again(server: StoreServer) -> 
     async def story(client: Redis) -> None:
         journal, _ = await started(client, "forgotten")
         await client.script_flush()
-        assert isinstance(await take(journal, (1, 3), [filler(1, 4)]), Accepted)
+        accepted(await take(journal, 1, (1, 3), [filler(1, 4)]))
 
     tell(server, story)
 
@@ -237,7 +247,7 @@ def test_waiters_share_one_subscription_and_close_ends_it(server: StoreServer) -
             while (await client.pubsub_numsub(channel))[0][1] == 0:
                 await asyncio.sleep(0)
         assert (await client.pubsub_numsub(channel))[0][1] == 1
-        await take(journal, (1, 3), [], committed=3)
+        await take(journal, 1, (1, 3), [], committed=3)
         assert set(await asyncio.gather(*waiters)) == {3}
         await journal.close()
         async with asyncio.timeout(10):
@@ -312,9 +322,9 @@ def test_a_replica_is_found_by_the_check_and_unavailable_to_a_journal(own_server
         with pytest.raises(JournalMisconfigured, match="REPLICAOF NO ONE"):
             await check_store(client)
         with pytest.raises(JournalUnavailable):
-            await take(journal, (1, 3), [filler(1, 4)])
+            await take(journal, 1, (1, 3), [filler(1, 4)])
         await client.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
-        assert isinstance(await take(journal, (1, 3), [filler(1, 4)]), Accepted)
+        accepted(await take(journal, 1, (1, 3), [filler(1, 4)]))
 
     tell(own_server, story)
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
 #: A `laurel up` reduced to its launcher; runs until it is killed.
 FAKE_UP = """
 import sys, threading
+sys.path.insert(0, sys.argv.pop())
 from regions.launcher import Launcher, StartError
 launcher = Launcher(sys.argv[1], sys.argv[2], supervisor_arguments=sys.argv[4:], containment=sys.argv[3])
 try:
@@ -91,7 +92,19 @@ def supervisor_arguments(directory: Path) -> list[str]:
 
 
 def marked(paths: RegionPaths) -> list[Process]:
-    return process_tree.processes_marked(paths.marker, temp_dirs=[str(paths.ray_tmp)])
+    return process_tree.processes_marked(paths.marker, outputs=paths.outputs)
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A stand-in for `laurel up`, ready; killed with SIGKILL at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
+        try:
+            assert up.stdout is not None
+            assert up.stdout.readline() == "ready\n"
+            yield up
+        finally:
+            up.kill()
 
 
 class Bench:
@@ -204,7 +217,7 @@ def test_marker_finds_a_data_directory_and_its_regions_but_no_namesake(tmp_path:
 def test_process_without_marker_is_found_by_where_its_output_goes(tmp_path: Path, idle: Callable[..., Process]) -> None:
     with open(tmp_path / "out", "wb") as out:
         ours = idle(env={}, stdout=out)
-    assert process_tree.processes_marked("/nowhere", temp_dirs=[str(tmp_path)]) == [ours]
+    assert process_tree.processes_marked("/nowhere", outputs=[str(tmp_path)]) == [ours]
 
 
 def test_signal_spares_a_process_that_took_over_the_pid(idle: Callable[..., Process]) -> None:
@@ -392,16 +405,21 @@ def test_killed_launcher_leaves_nothing_to_the_next_one_which_ends_only_its_own(
 ) -> None:
     """1. An `up` of two regions is killed. 2. A leftover of it and two bystanders run. 3. The next `up` starts; the bystanders go on."""
     config = write_config(tmp_path, REGION, "us-east")
-    command = [sys.executable, "-c", FAKE_UP, str(config), str(tmp_path / "data"), containment, *supervisor_arguments(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGES)}
+    command = [
+        sys.executable,
+        "-c",
+        FAKE_UP,
+        str(config),
+        str(tmp_path / "data"),
+        containment,
+        *supervisor_arguments(tmp_path),
+        str(PACKAGES),
+    ]
     paths = RegionPaths(Path(os.path.realpath(tmp_path / "data")), REGION)
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as up:
-        assert up.stdout is not None
-        assert up.stdout.readline() == "ready\n"
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as second:
-            assert f"is in use by another `laurel` (pid {up.pid})" in second.communicate()[0]
+    with running(command) as up:
+        second = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=30)
+        assert f"is in use by another `laurel` (pid {up.pid})" in second.stdout
         assert second.returncode == 2
-        up.kill()
     leftover = idle(env={"LAUREL_RUN": paths.marker})
     bystanders = [idle(env={"LAUREL_RUN": f"{paths.data_dir}-2/eu-west"}), idle()]
     launcher = Launcher(config, tmp_path / "data", containment=containment, supervisor_arguments=supervisor_arguments(tmp_path))
@@ -416,11 +434,20 @@ def test_killed_launcher_leaves_nothing_to_the_next_one_which_ends_only_its_own(
 @pytest.mark.store
 def test_killed_launcher_takes_its_regions_along(tmp_path: Path, containment: Containment) -> None:
     config = write_config(tmp_path, REGION)
-    command = [sys.executable, "-c", FAKE_UP, str(config), str(tmp_path / "data"), containment, *supervisor_arguments(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        FAKE_UP,
+        str(config),
+        str(tmp_path / "data"),
+        containment,
+        *supervisor_arguments(tmp_path),
+        str(PACKAGES),
+    ]
     paths = RegionPaths(Path(os.path.realpath(tmp_path / "data")), REGION)
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(PACKAGES)}, stdout=subprocess.PIPE, text=True) as up:
-        assert up.stdout is not None
-        assert up.stdout.readline() == "ready\n"
-        assert len(marked(paths)) >= 4
-        up.kill()
-    until(lambda: not marked(paths), 12, "its regions gone")
+    with running(command):
+        before = marked(paths)
+        assert len(before) == (5 if containment == "namespace" else 4)
+    took = until(lambda: not any(process_tree.alive(process) for process in before), 12, "its regions gone")
+    print(f"{containment}: gone {took * 1000:.0f} ms after the launcher")
+    assert marked(paths) == []

@@ -6,6 +6,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from email.utils import format_datetime
@@ -222,6 +223,14 @@ def test_a_doubt_is_not_lifted_by_a_later_definite_failure(after: Answer) -> Non
     world.scripts = {"eu": [httpx.ReadTimeout("slow"), after], "us": [after], "ap": [after]}
     with pytest.raises(OutcomeUnknown):
         world.client(max_attempts=4).submit_one(BOARD, "p-dev", 1)
+
+
+def test_a_doubt_is_not_lifted_by_a_rate_limit_above_the_cap() -> None:
+    world = World()
+    world.scripts = {"eu": [httpx.ReadTimeout("slow")], "us": [problem(429, "rate_limited", {"Retry-After": "86400"})]}
+    with pytest.raises(OutcomeUnknown) as caught:
+        world.client().submit_one(BOARD, "p-dev", 1)
+    assert isinstance(caught.value.__cause__, RateLimited)
 
 
 def test_503_without_definite_counts_as_unknown() -> None:
@@ -496,6 +505,21 @@ def test_region_that_dies_in_mid_use_is_asked_again_only_after_it_answered_a_pro
     world.now += 60
     client.submit_one(BOARD, "p-dev", 1)
     assert world.asked[-1] == "eu"
+
+
+def test_dead_region_is_not_asked_again_within_its_penalty_while_others_answer() -> None:
+    world = World()
+    world.scripts = {"eu": [httpx.ConnectError("refused")], "us": [no_authority()], "ap": [no_authority(), no_authority(), applied]}
+    world.client(jitter=lambda: 0.0).submit_one(BOARD, "p-dev", 1)
+    assert world.asked == ["eu", "us", "ap", "us", "ap", "us", "ap"]
+
+
+def test_threads_share_one_client() -> None:
+    world = World()
+    client = world.client(prefer=None)
+    with ThreadPoolExecutor(8) as pool:
+        acks = list(pool.map(lambda n: client.submit_one(BOARD, "p-dev", n), range(200)))
+    assert len({ack.event_id for ack in acks}) == len(world.sent) == 200
 
 
 def test_pinned_region_is_asked_alone() -> None:

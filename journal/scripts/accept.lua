@@ -8,6 +8,7 @@ local verified = whole(prev_offset + count)
 for i = 1, count do epochs[i] = whole(epochs[i]) end
 local store = load_store()
 local changed = plan_peers(peers, own)
+plan_terms(starts)
 
 local reason = unfit(store)
 if reason then return everything(reason) end

@@ -6,6 +6,7 @@ expected_epoch, expected_offset = whole(expected_epoch), whole(expected_offset)
 whole(keep + count)
 for i = 1, count do epochs[i] = whole(epochs[i]) end
 local store = load_store()
+plan_terms(starts)
 
 local reason = unfit(store)
 if reason then return everything(reason) end

@@ -7,6 +7,7 @@ expected_epoch, expected_offset = whole(expected_epoch), whole(expected_offset)
 whole(expected_offset + count)
 local store = load_store()
 local changed = plan_peers(peers, own)
+plan_terms(starts)
 
 local reason = unfit(store)
 if reason then return everything(reason) end

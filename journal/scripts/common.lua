@@ -10,6 +10,7 @@ local META, LOG, TERMS, PEERS, ORPHANS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEY
 local NUMBER_LIMIT = 9007199254740992
 local DIGEST_LENGTH = 16
 local CHUNK = 256
+local FIELDS = {'incarnation', 'amnesiac', 'fence', 'granted_region', 'granted_attempt', 'base', 'committed', 'tail_epoch', 'tail_offset'}
 
 local function stop(text)
   error({err = 'LAUREL ' .. text})
@@ -35,14 +36,9 @@ local function must_be(key, kind)
   end
 end
 
+-- Reading meta and log also proves their kind: the store raises WRONGTYPE, before any write.
 local function load_store()
-  must_be(META, 'hash')
-  must_be(LOG, 'list')
-  must_be(TERMS, 'hash')
-  must_be(PEERS, 'hash')
-  must_be(ORPHANS, 'set')
-  local raw = redis.call('HMGET', META, 'incarnation', 'amnesiac', 'fence', 'granted_region', 'granted_attempt',
-    'base', 'committed', 'tail_epoch', 'tail_offset')
+  local raw = redis.call('HMGET', META, unpack(FIELDS))
   local store = {
     incarnation = raw[1] or '',
     amnesiac = raw[2] == '1',
@@ -53,6 +49,7 @@ local function load_store()
     committed = whole(raw[7] or 0),
     tail_epoch = whole(raw[8] or 0),
     tail_offset = whole(raw[9] or 0),
+    held = raw,
   }
   if store.base + redis.call('LLEN', LOG) ~= store.tail_offset then
     stop('broken: the log does not end at tail_offset ' .. text(store.tail_offset))
@@ -103,6 +100,7 @@ end
 -- What to move where when everything above `keep` goes; only checks.
 local function plan_cut(store, terms, keep)
   local plan = {}
+  must_be(ORPHANS, 'set')
   for i, term in ipairs(terms) do
     local from = math.max(term.first, keep + 1, store.base + 1)
     local to = terms[i + 1] and terms[i + 1].first - 1 or store.tail_offset
@@ -134,6 +132,11 @@ local function cut(store, terms, keep, plan)
   store.tail_epoch, store.tail_offset = epoch_at(terms, keep), keep
 end
 
+-- Only checks, for `extend`.
+local function plan_terms(starts)
+  if #starts > 0 then must_be(TERMS, 'hash') end
+end
+
 -- Append the entries ARGV[1 + first] to ARGV[1 + count] and their terms; `starts` is {index of entry, epoch} of each term.
 local function extend(store, first, count, last_epoch, starts)
   if first > count then return end
@@ -148,11 +151,13 @@ end
 
 -- Only checks. `peers` is {region, fence, verified, amnesiac} each; the answer is for HSET.
 local function plan_peers(peers, own)
-  local changed = {}
-  for _, peer in ipairs(peers) do
-    local region, fence, verified = peer[1], whole(peer[2]), whole(peer[3])
+  local changed, regions = {}, {}
+  if #peers == 0 then return changed end
+  for i, peer in ipairs(peers) do regions[i] = peer[1] end
+  local held = redis.call('HMGET', PEERS, unpack(regions))
+  for i, peer in ipairs(peers) do
+    local region, fence, verified, old = peer[1], whole(peer[2]), whole(peer[3]), held[i]
     if region == '' or region ~= own then
-      local old = redis.call('HGET', PEERS, region)
       if old then
         local old_fence, old_verified = string.match(old, '^(%d+)|(%d+)|')
         old_fence, old_verified = whole(old_fence), whole(old_verified)
@@ -180,11 +185,18 @@ local function promise(store, epoch, region, attempt)
   end
 end
 
--- The last write of a step. `channel` hears of `committed` when it moved.
+-- The last write of a step: the fields that changed, so a heartbeat that says nothing new costs no fsync.
+-- `channel` hears of `committed` when it moved.
 local function write_meta(store, channel, committed_before)
-  redis.call('HSET', META, 'incarnation', store.incarnation, 'amnesiac', store.amnesiac and '1' or '0',
-    'fence', text(store.fence), 'granted_region', store.granted_region, 'granted_attempt', store.granted_attempt,
-    'base', text(store.base), 'committed', text(store.committed),
-    'tail_epoch', text(store.tail_epoch), 'tail_offset', text(store.tail_offset))
+  local values = {store.incarnation, store.amnesiac and '1' or '0', text(store.fence), store.granted_region, store.granted_attempt,
+    text(store.base), text(store.committed), text(store.tail_epoch), text(store.tail_offset)}
+  local changed = {}
+  for i, field in ipairs(FIELDS) do
+    if values[i] ~= store.held[i] then
+      changed[#changed + 1] = field
+      changed[#changed + 1] = values[i]
+    end
+  end
+  if #changed > 0 then redis.call('HSET', META, unpack(changed)) end
   if store.committed ~= committed_before then redis.call('PUBLISH', channel, text(store.committed)) end
 end

@@ -1,23 +1,16 @@
-"""Composition of a region's actors: what each is wired to. These functions run inside the actors' processes."""
+"""Composition of a gateway; runs inside the actor's process."""
 
 import asyncio
 import functools
-import logging
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from actors.ports import ReplicaSpec, ShardSpec
-from actors.remote import LocalHandles, exit_process
-from actors.replica import ReplicaActor
-from actors.shard import ShardActor
+from actors.remote import LocalHandles
 from journal.ports import Journal
 from journal.redis_journal import RedisJournal, open_client
-from ledger.lmdb_ledger import LmdbLedger
-from ledger.ports import LedgerUnavailable
 from regions.app import create_app
 from regions.backend import Limits
 from regions.faults import Faults
@@ -25,48 +18,8 @@ from regions.gateway_backend import GatewayBackend
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
 from regions.routing import Directory
-from regions.specs import GatewaySpec, LinkSpec
+from regions.specs import GatewaySpec
 from regions.tokens import TokenVerifier, public_keys
-
-log = logging.getLogger("laurel.serving")
-
-#: A second instance of an actor may still hold the ledger; it is derived data, so the newer one takes another place.
-LEDGER_PLACES = 4
-
-
-def make_shard(spec: ShardSpec, links: LinkSpec) -> ShardActor:
-    """A shard actor on this region's store, links and ledger."""
-    client = open_client(spec.store_url)
-    faults = Faults(client)
-    actor = ShardActor(
-        spec,
-        journal=RedisJournal(client, spec.shard, region=spec.region),
-        links=HttpLinks(spec.region, links.peers, links.token, faults),
-        ledger=open_ledger(spec.ledger_path),
-        exit_process=exit_process,
-    )
-    actor.background(faults.run())
-    return actor
-
-
-def open_ledger(path: str) -> LmdbLedger:
-    """Open the ledger at `path`, or beside it while a dying instance still holds that one."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    for place in range(LEDGER_PLACES):
-        try:
-            return LmdbLedger(path if place == 0 else f"{path}.{place}")
-        except LedgerUnavailable as error:
-            log.warning("%s", error)
-            if place == LEDGER_PLACES - 1:
-                raise
-    raise AssertionError("unreachable")
-
-
-def make_replica(spec: ReplicaSpec) -> ReplicaActor:
-    """The region's read replica."""
-    client = open_client(spec.store_url)
-    journals: dict[str, Journal] = {shard: RedisJournal(client, shard, region=spec.region) for shard in spec.shards}
-    return ReplicaActor(spec, journals=journals)
 
 
 def make_gateway(spec: GatewaySpec, handles: LocalHandles) -> Callable[[], Awaitable["ServedGateway"]]:

@@ -1,0 +1,125 @@
+"""Three real regions for tests marked `cluster`: started once a session, a fresh board for each test instead of a fresh cluster."""
+
+import itertools
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from laurel import LaurelClient
+from regions.launcher import Launcher
+from regions.specs import make_keys
+
+SHARD = "eu-west/0"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def free_ports() -> Iterator[int]:
+    """Loopback ports that nobody listens on now; each is given once."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            yield probe.getsockname()[1]
+
+
+class RunningCluster:
+    """A cluster under `data_dir` and ways to speak to it. Use as a context manager."""
+
+    def __init__(self, data_dir: Path, *, changes: dict[str, Any] | None = None) -> None:
+        self.data_dir = data_dir
+        data_dir.mkdir(parents=True, exist_ok=True)
+        raw = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+        ports = free_ports()
+        for region in raw["regions"].values():
+            region["port"] = next(ports)
+            region["store"] = {"port": next(ports)}
+            region["link"]["port"] = next(ports)
+        raw |= changes or {}
+        self.config_path = data_dir / "cluster.yaml"
+        self.config_path.write_text(yaml.safe_dump(raw, sort_keys=False))
+        self.regions = list(raw["regions"])
+        make_keys(data_dir, self.regions)
+        self.launcher = Launcher(self.config_path, data_dir)
+        self.urls = {name: f"http://127.0.0.1:{r['port']}" for name, r in raw["regions"].items()}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "RunningCluster":
+        self.launcher.start_all()
+        self.launcher.wait_ready(180)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.launcher.stop_all()
+
+    def token(self, scope: str) -> str:
+        """A token of `game-server`, `reader` or `operator` scope for all games."""
+        return (self.data_dir / "tokens" / f"{scope}.token").read_text()
+
+    def client(self, *regions: str, scope: str = "game-server", **options: Any) -> LaurelClient:
+        """An SDK client that knows these regions (all of them if none is named)."""
+        return LaurelClient({r: self.urls[r] for r in regions or self.regions}, self.token(scope), **options)
+
+    def http(self, region: str, scope: str | None = "game-server", **options: Any) -> httpx.Client:
+        """A bare HTTP client of one region."""
+        headers = {"authorization": f"Bearer {self.token(scope)}"} if scope else {}
+        return httpx.Client(base_url=self.urls[region], headers=headers, timeout=10, trust_env=False, **options)
+
+    def shard(self, region: str, shard: str = SHARD) -> dict[str, Any]:
+        """What `region` says of a shard; {} when it does not answer."""
+        try:
+            with self.http(region, "operator") as http:
+                return dict(http.get("/v1/status").json()["shards"][shard])
+        except (httpx.HTTPError, KeyError, ValueError):
+            return {}
+
+    def authority(self, shard: str = SHARD) -> str | None:
+        """The region whose actor serves writes now."""
+        return next((r for r in self.regions if self.shard(r, shard).get("serving")), None)
+
+    def until(self, holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+        """Poll until `holds()` is true and return it; fail with `what` when the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while not (value := holds()):
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+            time.sleep(0.05)
+        return value
+
+    def settled(self, home: str = "eu-west") -> None:
+        """All regions up, links clear, and the shard served by `home` (moved there if need be)."""
+        for name in self.regions:
+            self.launcher.release(name)
+        self.launcher.wait_ready(180)
+        for region in self.regions:
+            with self.http(region, "operator") as http:
+                for peer in self.regions:
+                    if peer != region:
+                        http.post("/v1/admin/links", json={"peer": peer, "direction": "both", "mode": "clear"})
+        owner = self.until(self.authority, "some region serves the shard")
+        if owner != home:
+            self.until(lambda: self._moved(home), f"the shard is home in {home}")
+        self.until(lambda: self.authority() == home, f"{home} serves the shard")
+
+    def _moved(self, home: str) -> bool:
+        with self.http(home, "operator") as http:
+            return http.post("/v1/admin/failover", json={"shard": SHARD, "to": home}, timeout=30).status_code == 200
+
+    def fresh_board(self, policy: str = "best_score", **rules: Any) -> str:
+        """A new board, known in every region that is up."""
+        with self._lock:
+            number = next(self._numbers)
+        board = f"arena-clash:test-{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}:S7:global"
+        client = self.client(scope="operator", max_attempts=40)
+        client.create_board(board, policy=policy, **rules)
+        for region in self.regions:
+            if self.launcher.regions[region].alive():
+                with self.http(region, "operator") as http:
+                    self.until(lambda http=http: http.get(f"/v1/boards/{board}").status_code == 200, f"{region} knows {board}")
+        return board

@@ -1,0 +1,470 @@
+"""The client commands of `laurel` on a mock transport: output, JSON, exit codes, where to and with which token."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from laurel import LaurelClient, commands, main
+
+BOARD = "arena-clash:solo:S7:global"
+AT = "2026-11-30T10:05:00.000Z"
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+class Shell:
+    """Runs commands in a directory of its own against `answer`."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.data_dir = tmp_path / ".laurel"
+        self.sent: list[httpx.Request] = []
+        self.answer: Handler = lambda request: httpx.Response(500)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.sent.append(request)
+        return self.answer(request)
+
+    def connect(self, regions: dict[str, str], token: str, **options: Any) -> LaurelClient:
+        return LaurelClient(
+            regions,
+            token,
+            transport=httpx.MockTransport(self),
+            prefer=next(iter(regions)),
+            sleep=lambda seconds: None,
+            spawn=lambda work: None,
+            **options,
+        )
+
+    def up(self) -> None:
+        """Leave what `laurel up` leaves."""
+        self.data_dir.mkdir()
+        tokens = {}
+        for role in ("game-server", "reader", "operator"):
+            path = self.data_dir / f"{role}.token"
+            path.write_text(f"{role}-token\n")
+            tokens[role] = str(path)
+        regions = {"eu-west": "http://eu", "us-east": "http://us"}
+        (self.data_dir / "client.json").write_text(json.dumps({"regions": regions, "tokens": tokens}))
+
+    def run(self, *words: str, stdin: str | None = None, env: dict[str, str] | None = None) -> Any:
+        environment = {"LAUREL_URL": None, "LAUREL_TOKEN": None, **(env or {})}
+        if words and words[0] not in ("up", "region", "token"):
+            words = (*words, "--data-dir", str(self.data_dir))
+        return CliRunner().invoke(main.app, list(words), input=stdin, env=environment, prog_name="laurel")
+
+    def tokens(self) -> list[str]:
+        return [request.headers.get("authorization", "") for request in self.sent]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    found = Shell(tmp_path)
+    monkeypatch.setattr(commands, "connect", found.connect)
+    monkeypatch.setattr(main, "entry_points", lambda group: [])
+    found.up()
+    return found
+
+
+def failed(run: Any, code: int) -> str:
+    """The one sentence of a failure."""
+    assert run.exit_code == code, run.output
+    lines = run.stderr.strip().splitlines()
+    assert len(lines) == 1, run.stderr
+    assert lines[0].endswith(".")
+    return str(lines[0])
+
+
+def entry(position: int, player_id: str, value: str) -> dict[str, Any]:
+    return {"position": position, "rank": position, "player_id": player_id, "value": value, "achieved_at": AT, "version": 1}
+
+
+def envelope(*entries: dict[str, Any], **fields: Any) -> httpx.Response:
+    body = {"board": BOARD, "generation": "s17", "epoch": 7, "total": 5, "entries": list(entries), "next": None, **fields}
+    return httpx.Response(200, json=body, headers={"X-Laurel-Region": "eu-west", "X-Laurel-Age-Ms": "12"})
+
+
+def results(*outcomes: str) -> Handler:
+    """Outcomes in turn, over all requests."""
+    left = list(outcomes)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        events = json.loads(request.content)["events"]
+        told = [
+            {"event_id": e["event_id"], "outcome": left.pop(0), "value": "9700", "epoch": 7, "offset": 1042, "visible_by": "s18"}
+            for e in events
+        ]
+        return httpx.Response(200, json={"board": BOARD, "region": "eu-west", "results": told})
+
+    return answer
+
+
+def problem(status: int, code: str, **fields: Any) -> Handler:
+    body = {"status": status, "code": code, "title": code, "detail": f"Refused as {code}", **fields}
+    return lambda request: httpx.Response(status, json=body)
+
+
+# Reading
+
+
+def test_top_shows_a_table_and_json_holds_the_whole_page(shell: Shell) -> None:
+    shell.answer = lambda request: envelope(entry(1, "p-ava", "9800"), entry(2, "[red]p-b[/]", "9.50"), next="c2")
+    shown = shell.run("top", BOARD)
+    assert shown.exit_code == 0
+    assert "p-ava" in shown.stdout
+    assert "[red]p-b[/]" in shown.stdout
+    assert "--cursor c2" in shown.stdout
+    told = json.loads(shell.run("top", BOARD, "--limit", "2", "--json").stdout)
+    assert [e["value"] for e in told["entries"]] == ["9800", "9.50"]
+    assert (told["generation"], told["region"], told["age_ms"]) == ("s17", "eu-west", 12)
+    assert shell.tokens() == ["Bearer reader-token"] * 2
+
+
+def test_rank_and_nearby(shell: Shell) -> None:
+    shell.answer = lambda request: envelope(entry(4, "p-dev", "9700"))
+    assert "p-dev" in shell.run("rank", BOARD, "p-dev").stdout
+    told = json.loads(shell.run("nearby", BOARD, "p-dev", "--window", "1", "--at-least", "7-1042", "--json").stdout)
+    assert told["player_id"] == "p-dev"
+    assert dict(shell.sent[-1].url.params) == {"view": "nearby", "window": "1", "at_least": "7-1042"}
+
+
+def test_player_without_a_row_is_exit_1(shell: Shell) -> None:
+    shell.answer = problem(404, "not_ranked")
+    run = shell.run("rank", BOARD, "nobody", "--json")
+    assert "Refused as not_ranked" in failed(run, 1)
+    assert run.stdout == ""
+
+
+def test_pinned_region_is_the_one_asked(shell: Shell) -> None:
+    shell.answer = lambda request: envelope()
+    shell.run("top", BOARD, "--region", "us-east")
+    assert shell.sent[0].url.host == "us"
+    assert "eu-west, us-east" in failed(shell.run("top", BOARD, "--region", "mars"), 2)
+
+
+# Submitting
+
+
+def test_submit_prints_the_acknowledgement(shell: Shell) -> None:
+    shell.answer = results("applied")
+    run = shell.run("submit", BOARD, "p-dev", "9700", "--event-id", "evt-101", "--achieved-at", AT)
+    assert run.exit_code == 0
+    assert run.stdout == "evt-101: applied, value 9700, at 7-1042, visible by s18\n"
+    (event,) = json.loads(shell.sent[0].content)["events"]
+    assert event == {"event_id": "evt-101", "player_id": "p-dev", "value": "9700", "achieved_at": AT}
+    assert shell.tokens() == ["Bearer game-server-token"]
+
+
+def test_negative_delta_is_a_value_and_no_option(shell: Shell) -> None:
+    shell.answer = results("applied")
+    assert json.loads(shell.run("submit", BOARD, "p-dev", "-3", "--delta", "--json").stdout)["outcome"] == "applied"
+    assert json.loads(shell.sent[0].content)["events"][0]["delta"] == "-3"
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("duplicate", 0), ("not_an_improvement", 0), ("held", 0), ("conflict", 1), ("invalid", 1)])
+def test_exit_code_says_whether_the_event_is_recorded(shell: Shell, outcome: str, code: int) -> None:
+    shell.answer = results(outcome)
+    run = shell.run("submit", BOARD, "p-dev", "1", "--json")
+    assert run.exit_code == code
+    assert json.loads(run.stdout)["outcome"] == outcome
+
+
+def test_unknown_outcome_names_the_id_to_submit_again(shell: Shell) -> None:
+    def slow(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("slow")
+
+    shell.answer = slow
+    sentence = failed(shell.run("submit", BOARD, "p-dev", "1", "--event-id", "evt-101"), 1)
+    assert "evt-101" in sentence
+    assert "submit again with the same event id" in sentence
+
+
+def lines(path: Path, count: int) -> Path:
+    path.write_text("".join(json.dumps({"event_id": f"e-{n}", "player_id": f"p-{n}", "value": n}) + "\n" for n in range(count)))
+    return path
+
+
+def test_file_is_submitted_in_batches(shell: Shell, tmp_path: Path) -> None:
+    shell.answer = results("applied", "applied", "duplicate", "applied", "applied")
+    run = shell.run("submit", BOARD, "--file", str(lines(tmp_path / "events.jsonl", 5)), "--batch", "2", "--json")
+    assert run.exit_code == 0
+    told = json.loads(run.stdout)
+    assert (told["events"], told["recorded"], told["outcomes"]) == (5, 5, {"applied": 4, "duplicate": 1})
+    assert [len(json.loads(r.content)["events"]) for r in shell.sent] == [2, 2, 1]
+
+
+def test_file_that_fails_half_way_is_sent_again_with_the_same_ids(shell: Shell, tmp_path: Path) -> None:
+    path = lines(tmp_path / "events.jsonl", 4)
+    good = results(*["applied"] * 2, *["duplicate"] * 2, *["applied"] * 2)
+    refuse = problem(503, "hold", definite=True)
+    shell.answer = lambda request: refuse(request) if b'"e-2"' in request.content else good(request)
+    sentence = failed(shell.run("submit", BOARD, "--file", str(path), "--batch", "2", "--json"), 1)
+    assert sentence.startswith("2 of 4 events are recorded")
+    assert "run the same command again" in sentence
+    first = json.loads(shell.sent[0].content)
+    shell.answer, before = good, len(shell.sent)
+    assert json.loads(shell.run("submit", BOARD, "--file", str(path), "--batch", "2", "--json").stdout)["recorded"] == 4
+    assert json.loads(shell.sent[before].content) == first
+
+
+def test_refused_events_of_a_file_are_told_and_the_rest_counts(shell: Shell, tmp_path: Path) -> None:
+    shell.answer = results("applied", "invalid", "applied")
+    run = shell.run("submit", BOARD, "--file", str(lines(tmp_path / "events.jsonl", 3)), "--json")
+    assert run.exit_code == 1
+    assert [r["event_id"] for r in json.loads(run.stdout)["refused"]] == ["e-1"]
+
+
+@pytest.mark.parametrize("line", ['{"player_id": "p", "value": 1}', '{"event_id": 7, "player_id": "p", "value": 1}', "[1]", "{nope"])
+def test_file_with_a_bad_line_is_refused_before_anything_is_sent(shell: Shell, tmp_path: Path, line: str) -> None:
+    path = lines(tmp_path / "events.jsonl", 2)
+    path.write_text(path.read_text() + line + "\n")
+    assert "line 3" in failed(shell.run("submit", BOARD, "--file", str(path)), 2)
+    assert shell.sent == []
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["p-dev"], ["p-dev", "12,5"], ["p-dev", "1e3"], ["p-dev", "--josn"], ["p-dev", "1", "2"], ["p", "1", "--file", "x"]]
+)
+def test_wrong_use_is_exit_2_and_sends_nothing(shell: Shell, words: list[str]) -> None:
+    failed(shell.run("submit", BOARD, *words), 2)
+    assert shell.sent == []
+
+
+# Operating
+
+
+STATUS = {
+    "region": "eu-west",
+    "shards": {
+        "eu-west/0": {
+            "role": "authority",
+            "known_epoch": 7,
+            "known_owner": "eu-west",
+            "committed": 1042,
+            "tail": 1042,
+            "lag_ms": 3,
+            "boards": 2,
+        },
+        "us-east/0": {"role": "follower", "known_epoch": 4, "known_owner": "us-east"},
+    },
+}
+BOARDS = [
+    {"board": BOARD, "shard": "eu-west/0"},
+    {"board": "kart:laps:S1:global", "shard": "eu-west/0"},
+    {"board": "a:b:c:d", "shard": "us-east/0"},
+]
+MOVED = {"moved": [{"shard": "eu-west/0", "boards": [BOARD], "epoch": 8, "owner": "us-east", "duration_ms": 90}]}
+
+
+def operate(request: httpx.Request) -> httpx.Response:
+    answers = {"/v1/boards": {"boards": BOARDS}, "/v1/status": STATUS, "/v1/admin/failover": MOVED}
+    return httpx.Response(200, json=answers[request.url.path])
+
+
+def test_status_asks_every_region_and_shows_one_that_is_away(shell: Shell) -> None:
+    def one_away(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "us":
+            raise httpx.ConnectError("refused")
+        return operate(request)
+
+    shell.answer = one_away
+    run = shell.run("status", "--json")
+    assert run.exit_code == 0
+    told = json.loads(run.stdout)["regions"]
+    assert told["eu-west"]["shards"] == STATUS["shards"]
+    assert told["us-east"]["error"]["code"] == "unreachable"
+    shown = shell.run("status").stdout
+    assert "authority" in shown
+    assert "unreachable" in shown
+
+
+def test_status_without_any_region_is_exit_1(shell: Shell) -> None:
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    shell.answer = away
+    assert "No region answered" in failed(shell.run("status", "--json"), 1)
+
+
+def test_failover_names_the_boards_that_move_along_and_asks(shell: Shell) -> None:
+    shell.answer = operate
+    run = shell.run("failover", BOARD, "--to", "us-east", stdin="n\n")
+    assert run.exit_code == 1
+    assert f"eu-west/0 with {BOARD}, kart:laps:S1:global" in run.stderr
+    assert not [r for r in shell.sent if r.method == "POST"]
+    run = shell.run("failover", "--from", "eu-west", "--to", "us-east", "--force", stdin="y\n")
+    assert run.exit_code == 0
+    assert "kart:laps:S1:global" in run.stderr
+    assert "a:b:c:d" not in run.stderr
+    assert json.loads(shell.sent[-1].content) == {"from": "eu-west", "to": "us-east", "force": True}
+    assert shell.tokens()[-1] == "Bearer operator-token"
+
+
+def test_failover_in_a_script_does_not_ask(shell: Shell) -> None:
+    shell.answer = operate
+    run = shell.run("failover", "eu-west/0", "--to", "us-east", "--yes", "--json")
+    assert json.loads(run.stdout) == MOVED
+    assert json.loads(shell.sent[0].content) == {"shard": "eu-west/0", "to": "us-east", "force": False}
+    assert "--yes" in failed(shell.run("failover", "eu-west/0", "--to", "us-east", "--json"), 2)
+    failed(shell.run("failover", "eu-west/0", "--from", "eu-west", "--to", "us-east"), 2)
+    failed(shell.run("failover", "eu-west/0"), 2)
+
+
+def test_failover_that_moves_nothing_is_exit_1(shell: Shell) -> None:
+    shell.answer = lambda request: httpx.Response(200, json={"moved": []})
+    assert "laurel status" in failed(shell.run("failover", "eu-west/0", "--to", "us-east", "--yes", "--json"), 1)
+
+
+def test_board_create_list_and_show(shell: Shell) -> None:
+    one = {"board": BOARD, "policy": "cumulative", "decimals": 2, "shard": "eu-west/0", "generation": "s0", "total": 0}
+    shell.answer = lambda request: httpx.Response(201 if request.method == "POST" else 200, json=one)
+    run = shell.run("board", "create", BOARD, "--policy", "cumulative", "--decimals", "2", "--json")
+    assert json.loads(run.stdout) == one
+    assert json.loads(shell.sent[0].content) == {"board": BOARD, "policy": "cumulative", "decimals": 2}
+    assert "cumulative" in shell.run("board", "show", BOARD).stdout
+    shell.answer = lambda request: httpx.Response(200, json={"boards": [one]})
+    assert json.loads(shell.run("board", "list", "--json").stdout) == {"boards": [one]}
+    assert "eu-west/0" in shell.run("board", "list").stdout
+
+
+def test_refusal_names_the_field_and_what_is_allowed(shell: Shell) -> None:
+    shell.answer = problem(422, "bad_rule", field="ties", allowed="achieved_at, submitted_at or player_id")
+    sentence = failed(shell.run("board", "create", BOARD, "--policy", "latest", "--ties", "luck"), 1)
+    assert sentence == "Refused as bad_rule at ties: allowed is achieved_at, submitted_at or player_id."
+
+
+# Where to, and with which token
+
+
+def test_without_regions_it_says_how_to_get_some(shell: Shell) -> None:
+    (shell.data_dir / "client.json").unlink()
+    assert "laurel up" in failed(shell.run("top", BOARD), 2)
+
+
+def test_url_and_token_come_from_options_or_environment(shell: Shell, tmp_path: Path) -> None:
+    shell.answer = lambda request: envelope()
+    (tmp_path / "mine").write_text("mine-token\n")
+    shell.run("top", BOARD, "--url", "far=http://far, http://near", "--token", f"@{tmp_path / 'mine'}")
+    shell.run("top", BOARD, env={"LAUREL_URL": "http://env", "LAUREL_TOKEN": "env-token"})
+    assert [r.url.host for r in shell.sent] == ["far", "env"]
+    assert shell.tokens() == ["Bearer mine-token", "Bearer env-token"]
+
+
+def test_local_token_goes_to_local_regions_only(shell: Shell) -> None:
+    shell.answer = lambda request: envelope()
+    shell.run("top", BOARD, "--url", "http://elsewhere")
+    shell.run("top", BOARD, "--url", "http://eu/")
+    assert shell.tokens() == ["", "Bearer reader-token"]
+
+
+@pytest.mark.parametrize("text", ["{nope", "[]", '{"regions": 7}', '{"tokens": {}}'])
+def test_damaged_client_file_is_exit_2(shell: Shell, text: str) -> None:
+    (shell.data_dir / "client.json").write_text(text)
+    assert "client.json" in failed(shell.run("top", BOARD), 2)
+
+
+def test_missing_token_file_and_bad_url_are_exit_2(shell: Shell) -> None:
+    (shell.data_dir / "reader.token").unlink()
+    assert "reader.token" in failed(shell.run("top", BOARD), 2)
+    assert "base URL" in failed(shell.run("top", BOARD, "--url", "127.0.0.1:8101"), 2)
+
+
+def test_bad_token_says_where_to_get_a_good_one(shell: Shell) -> None:
+    shell.answer = problem(401, "bad_token")
+    assert "laurel token issue" in failed(shell.run("top", BOARD), 1)
+
+
+# Server commands
+
+
+def with_entry_point(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
+    class Point:
+        def load(self) -> Any:
+            return load()
+
+    monkeypatch.setattr(main, "entry_points", lambda group: [Point()])
+
+
+def test_server_commands_without_a_server_say_what_to_install(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "pip install 'laurel-leaderboards[server]'" in failed(shell.run("up"), 2)
+
+    def no_ray() -> Any:
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
+
+    with_entry_point(monkeypatch, no_ray)
+    sentence = failed(shell.run("token", "issue"), 2)
+    assert "ray is missing" in sentence
+    assert "[server]" in sentence
+
+
+def test_unknown_command_is_exit_2(shell: Shell) -> None:
+    assert "nix" in failed(shell.run("nix"), 2)
+
+
+def server_app() -> typer.Typer:
+    app, region = typer.Typer(), typer.Typer()
+
+    @app.command()
+    def up(regions: int = 3, as_json: bool = typer.Option(False, "--json")) -> None:
+        print(f"up {regions} {as_json}")
+        if regions > 9:
+            raise commands.CommandError("too many regions for this machine: give fewer", exit_code=2)
+
+    @region.command()
+    def start(name: str) -> None:
+        print(f"start {name}")
+
+    @region.command()
+    def readmit(name: str) -> None:
+        raise typer.Exit(1)
+
+    app.add_typer(region, name="region")
+    return app
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(server_app())
+
+
+@pytest.mark.parametrize("load", [server_app, lambda: register])
+def test_server_commands_come_by_entry_point(shell: Shell, monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
+    with_entry_point(monkeypatch, load)
+    assert shell.run("up", "--regions", "2", "--json").stdout == "up 2 True\n"
+    assert shell.run("region", "start", "eu-west").stdout == "start eu-west\n"
+    assert shell.run("region", "readmit", "eu-west").exit_code == 1
+    assert "too many regions" in failed(shell.run("up", "--regions", "10"), 2).lower()
+    failed(shell.run("up", "--regions", "many"), 2)
+
+
+def test_entry_points_are_looked_up_in_the_agreed_group() -> None:
+    point = EntryPoint(name="server", value="regions.commands:app", group=main.ENTRY_POINT_GROUP)
+    assert (point.group, point.module, point.attr) == ("laurel.commands", "regions.commands", "app")
+
+
+def test_help_lists_server_commands_and_loads_neither_the_server_nor_the_client() -> None:
+    code = (
+        "import sys; sys.argv = ['laurel', '--help']\n"
+        "from laurel.main import main\n"
+        "try: main()\n"
+        "except SystemExit as exc: assert exc.code == 0\n"
+        "heavy = {'httpx', 'pydantic', 'tenacity', 'ray', 'fastapi', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=60)
+    assert run.returncode == 0, run.stderr
+    for name in ("status", "submit", "failover", "up", "region", "token"):
+        assert name in run.stdout
+
+
+def test_without_typer_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None\nimport laurel.main\n"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr.strip() == "The `laurel` command needs typer and rich: pip install 'laurel-leaderboards[server]'."
