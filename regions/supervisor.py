@@ -4,7 +4,9 @@
 
 It owns every process of the region: as PID 1 of a PID namespace (the launcher makes it), else as the subreaper of its
 tree. A child fails when it exits, when it was well and misses five probes in a row, or when it never becomes well
-within 30 s; a stopped or hung one therefore fails too. Then all of it is killed, waited for, and started again.
+within 30 s; a stopped or hung one therefore fails too. So does the driver when Ray's control server or raylet is gone:
+actors go on answering without them, and nothing in Ray brings them back. Then all of it is killed, waited for, and
+started again.
 SIGTERM, SIGINT or SIGHUP stops in order: driver, its leftovers, store (whose log is then complete on disk).
 
 What it loses when it is killed: nothing. All state is the store's and the ledger's; `run/supervisor.json` only reports.
@@ -81,6 +83,14 @@ class _Child:
     def pid(self) -> int:
         """0 when it has ended: its number may be another's by now."""
         return self.process.pid if self.process and self.process.returncode is None else 0
+
+
+#: Programs of Ray's head: a region without one of them is dying, however well it answers.
+_HEAD = {"gcs_server", "raylet"}
+
+
+class _Lost(Exception):
+    """A part is gone that a child cannot do without: no use in waiting."""
 
 
 Probe = Callable[[], Awaitable[str]]
@@ -171,7 +181,10 @@ class Supervisor:
             await asyncio.sleep(backoff.after(healthy_s))
 
     async def _keep_driver(self) -> None:
+        head: dict[str, Process] = {}
+
         async def probe() -> str:
+            self._check_head(head)
             status = await http_status(self._settings.host, self._settings.port, "/healthz", self._patience.probe_s)
             if status != 200:
                 raise ConnectionError(f"/healthz answered {status}")
@@ -181,6 +194,7 @@ class Supervisor:
         while True:
             await self._store_ready.wait()
             healthy_s = 0.0
+            head.clear()
             _prune_sessions(self._paths.ray_tmp)
             if self._spawn(self._driver, self._driver_command, self._driver_environment()):
                 healthy_s = await self._watch(self._driver, probe)
@@ -198,6 +212,9 @@ class Supervisor:
                 break
             try:
                 health = await probe()
+            except _Lost as error:
+                why = str(error)
+                break
             except (OSError, TimeoutError, ValueError, EOFError) as error:
                 misses += 1
                 if misses >= patience.misses and answered:
@@ -263,6 +280,17 @@ class Supervisor:
         """All of the region but the store: workers and agents of Ray outlive their parents and are adopted."""
         store = self._store_tree()
         return [process for process in process_tree.descendants(os.getpid()) if process not in store]
+
+    def _check_head(self, head: dict[str, Process]) -> None:
+        """Remember the parts of Ray's head as they come up. Raises `_Lost` when one is gone, `TimeoutError` when one is stopped."""
+        for process in process_tree.descendants(os.getpid()):
+            if (name := process_tree.program_name(process.pid)) in _HEAD:
+                head.setdefault(name, process)
+        for name, process in head.items():
+            if not process_tree.alive(process):
+                raise _Lost(f"Ray's {name} is gone")
+            if process_tree.stopped(process):
+                raise TimeoutError(f"Ray's {name} is stopped")
 
     def _reap(self) -> None:
         """Take leave of every dead child, adopted ones too; `Popen` gets its own exit codes."""

@@ -50,6 +50,7 @@ class RunningCluster:
         self.urls = {name: f"http://127.0.0.1:{r['port']}" for name, r in raw["regions"].items()}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._clients: list[LaurelClient] = []
 
     def __enter__(self) -> "RunningCluster":
         self.launcher.start_all()
@@ -57,6 +58,8 @@ class RunningCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.close()
         self.launcher.stop_all()
 
     def token(self, scope: str) -> str:
@@ -64,8 +67,10 @@ class RunningCluster:
         return (self.data_dir / "tokens" / f"{scope}.token").read_text()
 
     def client(self, *regions: str, scope: str = "game-server", **options: Any) -> LaurelClient:
-        """An SDK client that knows these regions (all of them if none is named)."""
-        return LaurelClient({r: self.urls[r] for r in regions or self.regions}, self.token(scope), **options)
+        """An SDK client that knows these regions (all of them if none is named); closed with the cluster."""
+        client = LaurelClient({r: self.urls[r] for r in regions or self.regions}, self.token(scope), **options)
+        self._clients.append(client)
+        return client
 
     def http(self, region: str, scope: str | None = "game-server", **options: Any) -> httpx.Client:
         """A bare HTTP client of one region."""

@@ -184,10 +184,20 @@ async def admit(journal: Journal, shard: str, epoch: int = 1) -> None:
     assert isinstance(answer, Granted)
 
 
-async def take(journal: Journal, epoch: int, expected: tuple[int, int], entries: list[Entry], committed: int = 0) -> Accepted | Refused:
-    """An own append in `epoch`, with its attempt `try-<epoch>`."""
+async def take(
+    journal: Journal,
+    epoch: int,
+    expected: tuple[int, int],
+    entries: Sequence[Entry] = (),
+    *,
+    committed: int = 0,
+    attempt: str | None = None,
+    peers: dict[str, Peer] | None = None,
+) -> Accepted | Refused:
+    """An own append in `epoch`, with the attempt `try-<epoch>` unless another is given."""
+    attempt = f"try-{epoch}" if attempt is None else attempt
     return await journal.append(
-        epoch=epoch, attempt=f"try-{epoch}", expected=Position(*expected), entries=entries, committed=committed, peers={}
+        epoch=epoch, attempt=attempt, expected=Position(*expected), entries=entries, committed=committed, peers=peers or {}
     )
 
 

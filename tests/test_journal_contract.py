@@ -300,11 +300,8 @@ def test_the_fence_never_goes_down_and_an_epoch_belongs_to_one_attempt(run: Run)
         assert reason(await journal.seal(sealing(shard, 6))) == "fenced"
         assert reason(await journal.accept(shipping(shard, 7, (0, 0), chapter(7, 1, 1), attempt="another"))) == "fenced"
         assert reason(await journal.accept(shipping(shard, 6, (0, 0)))) == "fenced"
-        refused = await journal.append(epoch=7, attempt="another", expected=Position(0, 0), entries=[], committed=0, peers={})
-        assert reason(refused) == "fenced"
-        for other in (6, 8):
-            refused = await journal.append(epoch=other, attempt="try-7", expected=Position(0, 0), entries=[], committed=0, peers={})
-            assert reason(refused) == "fenced"
+        for epoch, attempt in [(7, "another"), (6, "try-7"), (8, "try-7"), (8, "try-8")]:
+            assert reason(await take(journal, epoch, (0, 0), attempt=attempt)) == "fenced"
         assert (await journal.readmit(incarnation="i-new", fence=3)).fence == 7
         status = await journal.status()
         assert (status.fence, status.granted_region, status.granted_attempt) == (7, "eu", "try-7")
@@ -372,8 +369,7 @@ def test_the_mark_of_an_authority_makes_this_store_amnesiac(run: Run) -> None:
     async def story(journal: Journal, shard: str) -> None:
         await admit(journal, shard)
         accepted(await journal.accept(shipping(shard, 1, (0, 0), peers={"ap": Peer(1, 5, amnesiac=True)})))
-        status = await journal.status()
-        assert (status.amnesiac, status.peers) == (True, {})
+        assert ((await journal.status()).amnesiac, (await journal.status()).peers) == (True, {})
 
     run(story)
 
@@ -391,13 +387,8 @@ def test_peers_keep_the_maximum_and_the_newest_word_on_amnesia(run: Run) -> None
         assert await hear(10, Peer(10, 3)) == Peer(10, 3)
         assert await hear(10, Peer(10, 2, amnesiac=True)) == Peer(10, 3, amnesiac=True)
         assert await hear(11, Peer(11, 0)) == Peer(11, 0)
-        granted = await journal.seal(sealing(shard, 12))
-        assert isinstance(granted, Granted)
-        accepted(
-            await journal.append(
-                epoch=12, attempt="try-12", expected=Position(0, 0), entries=[], committed=0, peers={"us": Peer(11, 9), "eu": Peer(12, 1)}
-            )
-        )
+        assert isinstance(await journal.seal(sealing(shard, 12)), Granted)
+        accepted(await take(journal, 12, (0, 0), peers={"us": Peer(11, 9), "eu": Peer(12, 1)}))
         assert (await journal.status()).peers == {"us": Peer(11, 9), "eu": Peer(12, 1)}
 
     run(story)
@@ -469,16 +460,15 @@ def test_numbers_that_a_store_cannot_compare_are_refused_before_anything(run: Ru
     async def story(journal: Journal, shard: str) -> None:
         await admit(journal, shard)
         before = await journal.status()
-        with pytest.raises(NumberOutOfRange):
-            await journal.seal(sealing(shard, number, admit_as="i-ap"))
-        with pytest.raises(NumberOutOfRange):
-            await journal.accept(shipping(shard, 2, (1, number)))
-        with pytest.raises(NumberOutOfRange):
-            await journal.accept(shipping(shard, 2, (0, 0), committed=number))
-        with pytest.raises(NumberOutOfRange):
-            await journal.accept(shipping(shard, 2, (0, 0), peers={"us": Peer(number, 0)}))
-        with pytest.raises(NumberOutOfRange):
-            await journal.readmit(incarnation="i-new", fence=number)
+        for call in (
+            lambda: journal.seal(sealing(shard, number, admit_as="i-ap")),
+            lambda: journal.accept(shipping(shard, 2, (1, number))),
+            lambda: journal.accept(shipping(shard, 2, (0, 0), committed=number)),
+            lambda: journal.accept(shipping(shard, 2, (0, 0), peers={"us": Peer(number, 0)})),
+            lambda: journal.readmit(incarnation="i-new", fence=number),
+        ):
+            with pytest.raises(NumberOutOfRange):
+                await call()
         assert await journal.status() == before
 
     run(story)
@@ -500,9 +490,8 @@ def test_the_highest_number_is_kept_exactly(run: Run) -> None:
 
 def test_a_message_for_another_shard_is_a_mistake_of_the_caller(run: Run) -> None:
     async def story(journal: Journal, shard: str) -> None:
-        with pytest.raises(ValueError, match="another"):
-            await journal.seal(sealing("another", 1))
-        with pytest.raises(ValueError, match="another"):
-            await journal.accept(shipping("another", 1, (0, 0)))
+        for call in (lambda: journal.seal(sealing("another", 1)), lambda: journal.accept(shipping("another", 1, (0, 0)))):
+            with pytest.raises(ValueError, match="another"):
+                await call()
 
     run(story)

@@ -93,11 +93,12 @@ def test_a_stalled_store_is_unavailable_in_time_and_a_retried_append_is_held_onc
         batch = [filler(1, 4), filler(1, 5)]
         own_server.signal(signal.SIGSTOP)
         try:
-            for call in (
+            calls: list[Callable[[], Awaitable[object]]] = [
                 lambda: take(journal, 1, (1, 3), batch),
                 journal.status,
                 lambda: journal.wait_for(committed_above=9, timeout_ms=9000),
-            ):
+            ]
+            for call in calls:
                 before = time.monotonic()
                 with pytest.raises(JournalUnavailable) as caught:
                     await call()
@@ -197,7 +198,7 @@ def test_the_scripts_themselves_refuse_numbers_they_cannot_compare(server: Store
         journal, _ = await started(client, f"numbers-{value}")
         before = await contents(client, f"numbers-{value}")
         channel = "c"
-        headers = {
+        headers: dict[str, tuple[Any, ...]] = {
             "append": (channel, "ap", value, "try-1", 1, 3, 0, True, 0, [], [], []),
             "accept": (channel, "ap", "L1", 1, "eu", 2, "try-2", 1, 3, value, True, [], [], []),
             "adopt": (channel, 1, "try-1", 1, value, 3, True, [], []),
@@ -207,10 +208,10 @@ def test_the_scripts_themselves_refuse_numbers_they_cannot_compare(server: Store
         for name, header in headers.items():
             with pytest.raises(JournalUnavailable, match="number out of range"):
                 await journal._run(name, header)
-        entries = (channel, "ap", "L1", 1, "eu", 2, "try-2", 1, 3, 0, True, [value], [], [])
+        entries: tuple[Any, ...] = (channel, "ap", "L1", 1, "eu", 2, "try-2", 1, 3, 0, True, [value], [], [])
         with pytest.raises(JournalUnavailable, match="number out of range"):
             await journal._run("accept", entries, [b"x" * 20])
-        peers = (channel, "ap", "L1", 1, "eu", 2, "try-2", 1, 3, 0, True, [], [], [("us", value, 0, False)])
+        peers: tuple[Any, ...] = (channel, "ap", "L1", 1, "eu", 2, "try-2", 1, 3, 0, True, [], [], [("us", value, 0, False)])
         with pytest.raises(JournalUnavailable, match="number out of range"):
             await journal._run("accept", peers)
         assert await contents(client, f"numbers-{value}") == before

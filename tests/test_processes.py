@@ -24,12 +24,15 @@ from regions.supervisor import main as supervisor_main
 
 #: Answers like a gateway. Its helper is as hard to find as Ray's agents: own session, orphaned, no marker in its environment.
 FAKE_DRIVER = """
-import http.server, os, signal, subprocess, sys, yaml
+import http.server, os, shutil, signal, subprocess, sys, yaml
 config, region = sys.argv[sys.argv.index("--config") + 1], sys.argv[sys.argv.index("--region") + 1]
 assert os.environ["RAY_AUTH_MODE"] == "token" and os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 with open(os.environ["LAUREL_RAY_TMP"] + "/helper.out", "w") as out:
     line = "exec -a ray::Replica" + "Actor sleep 1000 & exit"
     subprocess.run(["bash", "-c", line], env={}, stdout=out, stderr=out, start_new_session=True)
+copy = os.environ["LAUREL_RAY_TMP"] + "/raylet"
+shutil.copy("/bin/sleep", copy)
+subprocess.Popen([copy, "1000"])
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path in ("/healthz", "/readyz") else 404)
@@ -330,6 +333,17 @@ def test_stopped_driver_is_replaced(bench: Bench) -> None:
 
 
 @pytest.mark.store
+def test_driver_whose_raylet_died_is_replaced_though_its_gateway_answers(bench: Bench) -> None:
+    driver = process_tree.identify(bench.pid("driver"))
+    assert driver is not None
+    bench.kill("raylet")
+    bench.back_without("driver", driver)
+    report = bench.region.report()
+    assert report is not None
+    assert report.children["driver"].last_end == "Ray's raylet is gone"
+
+
+@pytest.mark.store
 def test_killed_supervisor_takes_its_region_along_and_is_started_again(bench: Bench) -> None:
     before = marked(bench.paths)
     assert bench.store("SET", "kept", "yes") == "OK"
@@ -447,7 +461,7 @@ def test_killed_launcher_takes_its_regions_along(tmp_path: Path, containment: Co
     paths = RegionPaths(Path(os.path.realpath(tmp_path / "data")), REGION)
     with running(command):
         before = marked(paths)
-        assert len(before) == (5 if containment == "namespace" else 4)
+        assert len(before) == (6 if containment == "namespace" else 5)
     took = until(lambda: not any(process_tree.alive(process) for process in before), 12, "its regions gone")
     print(f"{containment}: gone {took * 1000:.0f} ms after the launcher")
     assert marked(paths) == []
