@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from boards.model import BoardRules
-from failover.machine import Timing
+from failover.state import Timing
 from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Seal
 from journal.records import Entry
 

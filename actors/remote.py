@@ -48,7 +48,8 @@ def exit_process(why: str) -> None:
 def _make(factory: str, *arguments: Any) -> Any:
     """Import and run an actor's factory (`module:function`). Ray never restarts an actor whose constructor raised,
     so a failure ends the process."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_file = os.environ.get("LAUREL_ACTOR_LOG")
+    logging.basicConfig(level=logging.INFO, filename=log_file, format="%(asctime)s %(levelname)s %(process)d %(name)s %(message)s", force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     module, _, function = factory.partition(":")
     try:

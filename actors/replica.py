@@ -6,7 +6,6 @@ region's journal, also when the authority is away. What a failed call may have d
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 
 from actors.answers import answer, open_cursor
 from actors.boards_view import BoardFold, Generation, ReplicaMismatch
+from actors.clocks import monotonic_ms
 from actors.messages import Answer, Ask, BoardInfo, GenerationGone, NotServing, NotVisibleYet, Top, UnknownBoard
 from actors.ports import ReplicaSpec
 from journal.ports import Journal, JournalUnavailable, Position
@@ -116,7 +116,7 @@ class ReplicaActor:
         await self._tell([])
 
     async def _apply(self, fold: ShardFold, entries: list[Entry]) -> None:
-        now = _monotonic_ms()
+        now = monotonic_ms()
         touched: set[str] = set()
         for entry in entries:
             if entry.offset != fold.applied.offset + 1:
@@ -180,7 +180,7 @@ class ReplicaActor:
             wanted = open_cursor(self.spec.cursor_key, ask.question.cursor).generation
         if ask.at_least is not None:
             await self._wait_visible(fold, board, ask.at_least, ask.wait_ms)
-        board.expire(_monotonic_ms())
+        board.expire(monotonic_ms())
         if wanted is None:
             return board.newest
         generation = board.generation(wanted)
@@ -258,6 +258,3 @@ class ReplicaActor:
             for shard, fold in self.shards.items()
         }
 
-
-def _monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

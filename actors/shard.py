@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from actors.clocks import monotonic_ms, wall_ms
+from actors.errands import Errands
 from actors.folding import Folding
 from actors.messages import NoAuthority, SubmitResult
 from actors.ports import Links, ShardSpec
@@ -24,9 +26,10 @@ from actors.writing import Writer
 from boards.model import BoardRules, Submission
 from failover import events as e
 from failover.events import Role
-from failover.machine import ShardState, heard_newer, step
-from journal.ports import Accepted, Append, Journal, JournalUnavailable, Position, Refused, Seal
-from journal.records import Entry, EpochStarted, HandedOver, seal_entry
+from failover.machine import heard_newer, step
+from failover.state import ShardState
+from journal.ports import Accepted, Journal, JournalUnavailable, Position, Refused
+from journal.records import Entry, EpochStarted, HandedOver
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.pending import Pending
 from ledger.ports import BoardState
@@ -34,16 +37,6 @@ from ledger.ports import BoardState
 log = logging.getLogger("laurel.shard")
 
 TICK_S = 0.025
-
-
-def monotonic_ms() -> int:
-    """Milliseconds that never step back; they count while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def wall_ms() -> int:
-    """Unix epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class ShardActor:
@@ -64,6 +57,9 @@ class ShardActor:
         self.waiters = CommitWaiters()
         self.writer: Writer | None = None
         self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded)
+        self._errands = Errands(
+            spec, journal, links, self.state, kept=lambda: self.writer.kept if self.writer is not None else {}, hear=self._hear
+        )
         self._exit_process = exit_process or _exit
         self._tasks: set[asyncio.Task[Any]] = set()
         self._activation: asyncio.Future[e.ActivationEnded] | None = None
@@ -220,16 +216,16 @@ class ShardActor:
         match action:
             case e.Probe():
                 for region in action.regions:
-                    self._spawn(self._probe(region, action.request))
+                    self._spawn(self._errands.probe(region, action.request))
             case e.SendSeal():
                 for region in action.regions:
-                    self._spawn(self._seal(region, action))
+                    self._spawn(self._errands.seal(region, action))
             case e.Adopt():
-                self._spawn(self._adopt(action))
+                self._spawn(self._errands.adopt(action))
             case e.AppendStart():
-                self._spawn(self._append_start(action))
+                self._spawn(self._errands.append_start(action))
             case e.SendAppend():
-                self._spawn(self._ship(action))
+                self._spawn(self._errands.ship(action))
             case e.CommitMoved(offset=offset):
                 self.waiters.advance(offset)
                 self.folding.committed_to(offset)
@@ -285,83 +281,7 @@ class ShardActor:
             log.error("%s: a task failed", self.spec.shard, exc_info=error)
             self._exit_process(f"broken invariant: {error!r}")
 
-    # -- actions ----------------------------------------------------------------------------------------------------
-
-    async def _probe(self, region: str, request: int) -> None:
-        try:
-            status = await (self.journal.status() if region == self.spec.region else self.links.probe(region, self.spec.shard))
-        except JournalUnavailable:
-            status = None
-        self._hear(e.Probed(now_ms=monotonic_ms(), request=request, region=region, status=status))
-
-    async def _seal(self, region: str, action: e.SendSeal) -> None:
-        message = Seal(
-            shard=self.spec.shard,
-            lineage=action.lineage,
-            config_version=action.config_version,
-            sender=self.spec.region,
-            incarnation="",
-            request_id=f"{action.attempt}.{action.request}",
-            epoch=action.epoch,
-            target=self.spec.region,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            admit_as=action.admit_as.get(region, ""),
-        )
-        try:
-            answer = await (self.journal.seal(message) if region == self.spec.region else self.links.seal(region, message))
-        except JournalUnavailable:
-            answer = None
-        self._hear(e.SealAnswered(now_ms=monotonic_ms(), request=action.request, region=region, answer=answer))
-
-    async def _adopt(self, action: e.Adopt) -> None:
-        """Copy the adopted log in chunks; each step checks fence, attempt and tail."""
-        tail, keep = action.expected, action.keep
-        adopted: Position | None = tail
-        try:
-            if keep == action.last and tail.offset > keep:
-                answer = await self.journal.adopt(epoch=action.epoch, attempt=action.attempt, expected=tail, keep=keep, entries=[])
-                adopted = answer.tail if isinstance(answer, Accepted) else None
-            while keep < action.last and adopted is not None:
-                entries = await self.links.fetch(action.source, self.spec.shard, keep + 1, action.last - keep)
-                entries = [x for x in entries or [] if x.offset <= action.last]
-                if not entries:
-                    adopted = None
-                    break
-                answer = await self.journal.adopt(epoch=action.epoch, attempt=action.attempt, expected=tail, keep=keep, entries=entries)
-                if not isinstance(answer, Accepted):
-                    adopted = None
-                    break
-                tail = adopted = answer.tail
-                keep = entries[-1].offset
-        except JournalUnavailable:
-            adopted = None
-        self._hear(e.Adopted(now_ms=monotonic_ms(), request=action.request, tail=adopted))
-
-    async def _append_start(self, action: e.AppendStart) -> None:
-        record = EpochStarted(
-            epoch=action.epoch,
-            owner=self.spec.region,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            cause=action.cause,
-            asked_by=action.asked_by,
-            mode=self.spec.mode,
-            members=dict(action.members),
-            config_version=action.config_version,
-            lineage=action.lineage,
-            at_ms=wall_ms(),
-        )
-        entry = seal_entry(action.epoch, action.expected.offset + 1, uuid.uuid4().hex, [record])
-        try:
-            answer: Accepted | Refused | None = await self.journal.append(
-                epoch=action.epoch, attempt=action.attempt, expected=action.expected, entries=[entry], committed=self.state.committed, peers={}
-            )
-        except JournalUnavailable:
-            answer = None
-        self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=action.epoch, answer=answer))
+    # -- the own store ----------------------------------------------------------------------------------------------
 
     async def _append_batch(self, entry: Entry, expected: Position) -> Accepted | Refused:
         """The writer's append: carries what is committed and remembered, in the same step."""
@@ -407,50 +327,6 @@ class ShardActor:
                 self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=epoch, answer=answer))
         finally:
             self._persisting = False
-
-    async def _ship(self, action: e.SendAppend) -> None:
-        entries: list[Entry] = []
-        answer: Accepted | Refused | None = None
-        try:
-            prev_epoch = self.state.own_status().epoch_at(action.first - 1)
-            if action.last >= action.first:
-                entries = await self._entries(action.first, action.last)
-            replication = self.state.replication
-            if replication is not None and self.state.epoch == action.epoch and len(entries) == max(0, action.last - action.first + 1):
-                term = self.state.terms[-1]
-                message = Append(
-                    shard=self.spec.shard,
-                    lineage=term.lineage,
-                    config_version=term.config_version,
-                    sender=self.spec.region,
-                    incarnation=term.members.get(self.spec.region, ""),
-                    request_id=f"{action.attempt}.{action.request}",
-                    epoch=action.epoch,
-                    attempt=action.attempt,
-                    prev=Position(prev_epoch, action.first - 1),
-                    entries=entries,
-                    committed=replication.committed,
-                    peers=replication.memories(),
-                    since_majority_ms=max(0, monotonic_ms() - replication.last_majority_ms),
-                )
-                answer = await self.links.append(action.region, message)
-        except JournalUnavailable:
-            answer = None
-        self._hear(e.PeerAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
-
-    async def _entries(self, first: int, last: int) -> list[Entry]:
-        kept = self.writer.kept if self.writer is not None else {}
-        entries = [kept[o].entry for o in range(first, last + 1) if o in kept]
-        if len(entries) == last - first + 1:
-            return entries
-        out: list[Entry] = []
-        while first <= last:
-            got = [x for x in await self.journal.read(first, limit=last - first + 1) if x.offset <= last]
-            if not got:
-                break
-            out += got
-            first = got[-1].offset + 1
-        return out
 
     # -- serving ------------------------------------------------------------------------------------------------------
 

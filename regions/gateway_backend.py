@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from actors.clocks import wall_ms
 from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.remote import LocalHandles
 from boards.model import BoardRules, Submission
@@ -39,11 +40,6 @@ class FailoverRefused(Unanswered):
     """The shard was not moved; `definite` tells whether that is certain."""
 
     code = "failover_refused"
-
-
-def wall_ms() -> int:
-    """Unix epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class GatewayBackend:

@@ -9,6 +9,7 @@ Errors:
 """
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import functools
@@ -168,7 +169,8 @@ class RegionProcess:
                 victims = ([root] if root else []) + process_tree.descendants(self._process.pid)
                 for process in victims:
                     process_tree.send(process, signal.SIGKILL)
-                self._process.wait(_KILL_S)
+                with contextlib.suppress(subprocess.TimeoutExpired):  # then it is named below
+                    self._process.wait(_KILL_S)
             left = process_tree.kill_until_gone(
                 lambda: (
                     [process for process in victims if process_tree.alive(process)]

@@ -2,8 +2,8 @@
 
 A process is named by (pid, start time), and signalled through a pidfd, so a re-used pid is never hit.
 Everything a region starts inherits `LAUREL_RUN=<data dir>/<region>` in its environment. A program that
-sets its own title may write over that memory (some of Ray's agents do, and Valkey), so a process whose output
-goes below one of the region's own directories counts as marked too. Linux only.
+sets its own title may write over that memory (some of Ray's agents do, and Valkey), so a process that
+writes to a file in one of the region's log directories counts as marked too. Linux only.
 """
 
 import ctypes
@@ -127,13 +127,13 @@ def namespace_pid(pid: int) -> int | None:
 def processes_marked(marker: str, *, outputs: Iterable[str] = ()) -> list[Process]:
     """Living processes that run for `marker`: a region's own path, or a data directory for all regions in it.
 
-    A directory of `outputs` that holds a process's standard output or error marks it as well. The caller itself is never among them.
+    A file open for writing below one of `outputs` marks a process as well. The caller itself is never among them.
     """
     below = tuple(f"{directory.rstrip('/')}/" for directory in outputs)
     found = []
     for pid in _pids():
         process = None if pid == os.getpid() else identify(pid)  # first, so that what is read below belongs to it or to a later one
-        if process is not None and (_environment_marks(pid, marker) or _output_below(pid, below)) and alive(process):
+        if process is not None and (_environment_marks(pid, marker) or _writes_below(pid, below)) and alive(process):
             found.append(process)
     return found
 
@@ -148,16 +148,24 @@ def _environment_marks(pid: int, marker: str) -> bool:
     return any(value == marker or value.startswith(f"{marker.rstrip('/')}/") for value in values)
 
 
-def _output_below(pid: int, directories: tuple[str, ...]) -> bool:
+def _writes_below(pid: int, directories: tuple[str, ...]) -> bool:
+    """Whether it has a file there open for writing. Hidden files do not count: an editor keeps one beside what it shows."""
     if not directories:
         return False
-    for number in (1, 2):
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(directories):
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            path = os.readlink(f"/proc/{pid}/fd/{number}")
+            if path.startswith(directories) and not os.path.basename(path).startswith(".") and _open_for_writing(pid, number):
                 return True
-        except OSError:
-            continue
+    except OSError:  # it, or the file, is gone by now; a process that lives is looked at again
+        return False
     return False
+
+
+def _open_for_writing(pid: int, number: str) -> bool:
+    lines = Path(f"/proc/{pid}/fdinfo/{number}").read_text("utf-8").splitlines()
+    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), 0)
+    return flags & os.O_ACCMODE != os.O_RDONLY
 
 
 def send(process: Process, number: signal.Signals) -> bool:

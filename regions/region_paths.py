@@ -40,7 +40,7 @@ class RegionPaths:
 
     @property
     def outputs(self) -> list[str]:
-        """Where standard output of the region's processes goes: it betrays those that have lost the marker."""
+        """Where the region's processes write their logs: it betrays those that have lost the marker."""
         return [str(self.root / "log"), str(self.ray_tmp)]
 
     def log(self, name: str) -> Path:

@@ -13,7 +13,7 @@ import msgspec
 
 from actors.ports import Limits, ReplicaSpec, ShardSpec
 from config.models import ClusterConfig
-from failover.machine import Timing
+from failover.state import Timing
 from regions.tokens import KeyPair, Scope
 
 #: Life of the tokens that `laurel up` makes, in seconds.

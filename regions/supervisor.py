@@ -326,6 +326,7 @@ class Supervisor:
             "OPENBLAS_NUM_THREADS": "1",
             "HOME": str(self._paths.root / "ray"),
             "LAUREL_RAY_TMP": str(self._paths.ray_tmp),
+            "LAUREL_ACTOR_LOG": str(self._paths.log("actors")),
             "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others]),
         }
 

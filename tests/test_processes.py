@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ config, region = sys.argv[sys.argv.index("--config") + 1], sys.argv[sys.argv.ind
 assert os.environ["RAY_AUTH_MODE"] == "token" and os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 with open(os.environ["LAUREL_RAY_TMP"] + "/helper.out", "w") as out:
     line = "exec -a ray::Replica" + "Actor sleep 1000 & exit"
-    subprocess.run(["bash", "-c", line], env={}, stdout=out, stderr=out, start_new_session=True)
+    subprocess.run(["bash", "-c", line], env={}, pass_fds=[out.fileno()], start_new_session=True)
 copy = os.environ["LAUREL_RAY_TMP"] + "/raylet"
 shutil.copy("/bin/sleep", copy)
 subprocess.Popen([copy, "1000"])
@@ -217,9 +218,10 @@ def test_marker_finds_a_data_directory_and_its_regions_but_no_namesake(tmp_path:
     assert process_tree.processes_marked(f"{tmp_path}/data/eu") == []
 
 
-def test_process_without_marker_is_found_by_where_its_output_goes(tmp_path: Path, idle: Callable[..., Process]) -> None:
-    with open(tmp_path / "out", "wb") as out:
-        ours = idle(env={}, stdout=out)
+def test_process_without_marker_is_found_by_the_log_it_writes_and_a_reader_is_not(tmp_path: Path, idle: Callable[..., Process]) -> None:
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "out", "rb") as reading, open(tmp_path / ".out.swp", "wb") as editor:
+        ours = idle(env={}, pass_fds=[out.fileno()])
+        idle(env={}, pass_fds=[reading.fileno(), editor.fileno()])
     assert process_tree.processes_marked("/nowhere", outputs=[str(tmp_path)]) == [ours]
 
 
@@ -465,3 +467,4 @@ def test_killed_launcher_takes_its_regions_along(tmp_path: Path, containment: Co
     took = until(lambda: not any(process_tree.alive(process) for process in before), 12, "its regions gone")
     print(f"{containment}: gone {took * 1000:.0f} ms after the launcher")
     assert marked(paths) == []
+    shutil.rmtree(paths.ray_tmp, ignore_errors=True)
