@@ -124,7 +124,9 @@ class Folding:
             except TimeoutError:
                 pass
             return
-        self._committed = max(self._committed, await self._journal.wait_for(committed_above=applied, timeout_ms=250))
+        self._committed = await self._journal.wait_for(committed_above=applied, timeout_ms=250)
+        if self._committed < applied:
+            raise LedgerGap(self._ledger.applied, self._committed)
 
     def _tell_started(self, records: list[Record]) -> None:
         if records and isinstance(records[0], EpochStarted):

@@ -84,7 +84,10 @@ class ReplicaActor:
         while True:
             try:
                 committed = await fold.journal.wait_for(committed_above=fold.applied.offset, timeout_ms=250)
-                if committed <= fold.applied.offset:
+                if committed < fold.applied.offset:
+                    await self._rebuild(fold, "the journal was begun anew")
+                    continue
+                if committed == fold.applied.offset:
                     if not fold.serving:
                         fold.serving = True
                         await self._tell([])

@@ -27,7 +27,7 @@ from typing import Any
 import lmdb
 import msgspec
 
-from boards.model import Row
+from boards.model import BoardRules, Row
 from journal.ports import JournalStatus, Position
 from journal.records import Entry, Record
 from ledger.fold import FORMAT, Changes, State, board_key, check_same_result, identity_key, row_key
@@ -297,3 +297,22 @@ class LmdbLedger:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def stored_boards(path: Path) -> dict[str, BoardRules]:
+    """Boards in the ledger at `path`, with the rules that their data was written with; {} where there is none or it is in doubt.
+
+    Changes nothing on disk. For use while no process has that ledger open for writing.
+    """
+    try:
+        marker = msgspec.json.decode((path / "marker.json").read_bytes(), type=dict[str, Any])
+        in_order = marker.get("clean") is True or marker.get("boot") == current_boot() != ""
+        if not in_order or marker.get("format") != FORMAT or not (path / "data.mdb").exists():
+            return {}
+        with lmdb.open(str(path), max_dbs=3, readonly=True, lock=False, create=False) as env:
+            boards = env.open_db(b"boards", create=False)
+            with env.begin(db=boards) as txn, txn.cursor() as cursor:
+                found = [_decode_board(value) for value in cursor.iternext(keys=False, values=True)]
+    except (OSError, lmdb.Error, msgspec.MsgspecError):
+        return {}
+    return {board.board_id: board.rules for board in found}

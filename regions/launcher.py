@@ -240,11 +240,15 @@ class Launcher:
         regions: Sequence[str] = (),
         auto_restart: bool = True,
         *,
+        config: ClusterConfig | None = None,
         containment: Containment | None = None,
         supervisor_arguments: Sequence[str] = (),
     ) -> None:
-        """No `regions` means all of the file. Raises `ConfigError`, or `StartError` for a region that the file has not."""
-        self.config: ClusterConfig = load_cluster(config_path)
+        """No `regions` means all of the file. `config` is what the file will say once `start_all` has prepared it.
+
+        Raises `ConfigError`, or `StartError` for a region that the file has not.
+        """
+        self.config: ClusterConfig = config or load_cluster(config_path)
         self.data_dir = Path(os.path.realpath(data_dir))
         names = list(regions) or list(self.config.regions)
         for name in names:
@@ -273,16 +277,18 @@ class Launcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop_all()
 
-    def start_all(self) -> None:
-        """Lock the directory, end what an earlier launcher left in it, check the ports, start all regions at once.
+    def start_all(self, prepare: Callable[[], None] | None = None) -> None:
+        """Lock the directory, end what an earlier launcher left in it, check the ports, `prepare`, start all regions at once.
 
-        Raises `StartError` with nothing started.
+        While `prepare` runs, nothing else uses the directory. Raises `StartError`, or what it raised, with nothing started.
         """
         self._take_lock()
         try:
             self._end_leftovers()
             for name in self.regions:
                 _check_ports(name, self.config.regions[name])
+            if prepare is not None:
+                prepare()
             for region in self.regions.values():
                 region.start()
         except BaseException:
@@ -306,7 +312,7 @@ class Launcher:
                 progress(states)
             for name, state in states.items():
                 if state == "refused":
-                    raise StartError(f"{name} does not start: {_last_line(self.regions[name].paths.log('supervisor'))}")
+                    raise StartError(self.refusal(name))
             late = [f"{name} ({state})" for name, state in states.items() if state != "ready"]
             if not late:
                 return
@@ -322,6 +328,10 @@ class Launcher:
             report = region.report()
             return report.state if report else "starting"
         return "held" if name in self._held else "refused" if region.exit_code == 2 else "dead"
+
+    def refusal(self, name: str) -> str:
+        """Why a region whose state is refused did not start, in a sentence."""
+        return f"{name} does not start: {_last_line(self.regions[name].paths.log('supervisor'))}"
 
     def stop_all(self) -> None:
         """Stop all regions in order, in parallel; then no process of them is left. Idempotent."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
+import aiohttp
 import msgspec
 
 from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Seal
@@ -35,44 +35,43 @@ class HttpLinks:
     def __init__(self, region: str, peers: Mapping[str, str], token: str, faults: Faults, *, timeout_s: float = 2.0) -> None:
         self._region, self._faults = region, faults
         self._timeout_s = timeout_s
-        headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack", "x-laurel-from": region}
-        self._clients = {
-            peer: httpx.AsyncClient(
-                base_url=url,
-                headers=headers,
-                timeout=httpx.Timeout(timeout_s, connect=1.0),
-                limits=httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=60),
-                trust_env=False,
-            )
-            for peer, url in peers.items()
-        }
+        self._urls = {peer: f"{url}/internal/v1/" for peer, url in peers.items()}
+        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
+        self._session: aiohttp.ClientSession | None = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Made on first use, since it belongs to the loop that runs it."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit_per_host=64, keepalive_timeout=60, force_close=False)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, trust_env=False, auto_decompress=False)
+        return self._session
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(c.aclose() for c in self._clients.values()))
+        if self._session is not None:
+            await self._session.close()
 
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
         """One request. Raises NotSent (definite), or TimeoutError (unknown; also for every broken connection)."""
         await self._outward(peer)
-        client = self._clients.get(peer)
-        if client is None:
+        url = self._urls.get(peer)
+        if url is None:
             raise NotSent(f"{peer} is not a region of this cluster")
-        timeout = timeout_s or self._timeout_s
+        limits = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, connect=1.0)
         try:
-            # A deadline of our own: httpx's limits are per read, and a trickling peer must not hold us.
-            async with asyncio.timeout(timeout):
-                reply = await client.post(f"/internal/v1/{path}", content=body, timeout=httpx.Timeout(timeout, connect=min(1.0, timeout)))
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            async with self._open().post(url + path, data=body, timeout=limits) as reply:
+                status, content = reply.status, await reply.read()
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSent(str(error)) from error
-        except httpx.HTTPError as error:
+        except aiohttp.ClientError as error:
             raise TimeoutError(str(error)) from error
-        if reply.status_code == 503:
+        if status == 503:
             raise TimeoutError(f"{peer} has no answer")
-        if reply.status_code != 200:
-            log.warning("%s answered %s to %s: %s", peer, reply.status_code, path, reply.text[:200])
-            raise TimeoutError(f"{peer} answered {reply.status_code}")
+        if status != 200:
+            log.warning("%s answered %s to %s: %s", peer, status, path, content[:200])
+            raise TimeoutError(f"{peer} answered {status}")
         await self._inward(peer)
-        return reply.content
+        return content
 
     async def _outward(self, peer: str) -> None:
         try:

@@ -43,6 +43,9 @@ class RegionPaths:
         """Where the region's processes write their logs: it betrays those that have lost the marker."""
         return [str(self.root / "log"), str(self.ray_tmp)]
 
+    def ledger(self, shard: str) -> Path:
+        return self.root / "ledger" / shard.replace("/", "-")
+
     def log(self, name: str) -> Path:
         return self.root / "log" / f"{name}.log"
 

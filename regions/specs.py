@@ -14,10 +14,13 @@ import msgspec
 from actors.ports import Limits, ReplicaSpec, ShardSpec
 from config.models import ClusterConfig
 from failover.state import Timing
+from regions.region_paths import RegionPaths
 from regions.tokens import KeyPair, Scope
 
 #: Life of the tokens that `laurel up` makes, in seconds.
 LOCAL_TOKEN_S = 30 * 86_400
+#: Life of a region's credential: links must not end because a region has run for long.
+REGION_TOKEN_S = 10 * 365 * 86_400
 
 
 class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +68,7 @@ def make_keys(data_dir: Path, regions: list[str]) -> None:
     if not secret.exists():
         _write(secret, secrets.token_hex(32))
     for region in regions:
-        _write(keys / f"region-{region}.token", pair.issue(region, "region", ["*"], LOCAL_TOKEN_S))
+        _write(keys / f"region-{region}.token", pair.issue(region, "region", ["*"], REGION_TOKEN_S))
     scopes: tuple[Scope, ...] = ("game-server", "reader", "operator")
     for scope in scopes:
         _write(tokens / f"{scope}.token", pair.issue(f"local-{scope}", scope, ["*"], LOCAL_TOKEN_S))
@@ -120,7 +123,7 @@ def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[Shar
             home=shard.home,
             regions=tuple(config.regions),
             store_url=config.regions[region].store.redis_url,
-            ledger_path=str(data_dir / region / "ledger" / name.replace("/", "-")),
+            ledger_path=str(RegionPaths(data_dir, region).ledger(name)),
             timing=Timing(
                 heartbeat_ms=timing.heartbeat_ms,
                 probe_timeout_ms=timing.probe_timeout_ms,

@@ -34,7 +34,7 @@ import msgspec
 
 from config.loading import load_cluster
 from config.models import LOOPBACK, ConfigError, RegionConfig
-from regions import process_tree
+from regions import preflight, process_tree
 from regions.process_tree import Process
 from regions.region_paths import ChildReport, Containment, RegionPaths, Report, write_report
 from regions.store_process import StoreAddress, server_binary, store_command, store_health
@@ -465,6 +465,8 @@ def main(arguments: list[str] | None = None) -> int:
         paths = RegionPaths(Path(os.path.realpath(given.data_dir)), given.region)
         paths.create()
         lock = _lock(paths)
+        for warning in preflight.check(cluster, given.region, paths.data_dir, file=str(given.config)):
+            log.warning("%s", warning)
     except (ConfigError, RuntimeError, OSError) as error:
         print(f"laurel: {error}", file=sys.stderr)
         return 2

@@ -29,6 +29,12 @@ def free_ports() -> Iterator[int]:
             yield probe.getsockname()[1]
 
 
+def position(submitted: httpx.Response) -> str:
+    """The greatest position that a submit's results rest on, as `at_least` takes it."""
+    epoch, offset = max((result["epoch"], result["offset"]) for result in submitted.json()["results"] if result.get("offset"))
+    return f"{epoch}-{offset}"
+
+
 class RunningCluster:
     """A cluster under `data_dir` and ways to speak to it. Use as a context manager."""
 
@@ -76,6 +82,19 @@ class RunningCluster:
         """A bare HTTP client of one region."""
         headers = {"authorization": f"Bearer {self.token(scope)}"} if scope else {}
         return httpx.Client(base_url=self.urls[region], headers=headers, timeout=10, trust_env=False, verify=False, **options)
+
+    def post(self, region: str, board: str, events: Any, query: str = "", **options: Any) -> httpx.Response:
+        """Post a list of events (or one event) through one region's gateway; the raw response."""
+        with self.http(region) as http:
+            body = {"events": events} if isinstance(events, list) else events
+            return http.post(f"/v1/boards/{board}/events{query}", json=body, **options)
+
+    def get(self, region: str, path: str, *, after: httpx.Response | None = None, scope: str | None = "reader", **parameters: Any) -> httpx.Response:
+        """GET a path of one region; `after` is a submit's response, whose events the answer must include."""
+        if after is not None:
+            parameters["at_least"] = position(after)
+        with self.http(region, scope) as http:
+            return http.get(path, params=parameters)
 
     def shard(self, region: str, shard: str = SHARD) -> dict[str, Any]:
         """What `region` says of a shard; {} when it does not answer."""
