@@ -24,6 +24,7 @@ from actors.ports import Links, ShardSpec
 from actors.waiting import CommitWaiters
 from actors.writing import Writer
 from boards.model import BoardRules, Submission
+from boards.rule_changes import changed
 from failover import events as e
 from failover.events import Role
 from failover.machine import heard_newer, step
@@ -70,6 +71,8 @@ class ShardActor:
         self._append_lock = asyncio.Lock()
         self._closed = False
         self._last_own_beat = 0
+        #: Rules of the configuration that an existing board was not written with; they have no effect.
+        self._conflicts: list[dict[str, Any]] = []
 
     def start(self) -> None:
         """Begin ticking and folding."""
@@ -192,6 +195,7 @@ class ShardActor:
             "applied": self.folding.applied,
             "lag": lag,
             "halted": self.folding.halted,
+            "config_conflicts": list(self._conflicts),
         }
 
     # -- the machine ------------------------------------------------------------------------------------------------
@@ -353,12 +357,19 @@ class ShardActor:
         self._spawn(self._create_configured_boards(writer))
 
     async def _create_configured_boards(self, writer: Writer) -> None:
+        self._conflicts = []
         for board_id, rules in self.spec.boards.items():
-            if self.ledger.board(board_id) is None:
+            state = self.ledger.board(board_id)
+            if state is None:
                 try:
                     await writer.create_board(board_id, rules, uuid.uuid4().hex[:12], "cluster.yaml")
                 except NoAuthority:
                     return
+                continue
+            for rule in changed(state.rules, rules):
+                conflict = {"board": board_id, "rule": rule, "written": getattr(state.rules, rule), "configured": getattr(rules, rule)}
+                self._conflicts.append(conflict)
+                log.error("%s: the configuration differs from what the data was written with, which holds: %s", self.spec.shard, conflict)
 
     def _step_down(self, why: str) -> None:
         log.info("%s: %s steps down: %s", self.spec.shard, self.spec.region, why)

@@ -207,6 +207,14 @@ class AsyncLaurelClient:
             models.failover(shard_or_board, to=to, force=force, from_region=from_region, expect_epoch=expect_epoch, timeout_s=timeout_s)
         )
 
+    async def readmit(self, region: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Take back a region whose store has lost data: its store is emptied and fills again from the others. Scope operator.
+
+        Raises:
+            OutcomeUnknown: it may have begun, and is not repeated. Look at `status()`.
+        """
+        return await self._run(models.readmit(region, timeout_s))
+
     async def set_link(
         self,
         region: str,

@@ -484,6 +484,12 @@ def failover(
     )
 
 
+def readmit(region: str, timeout_s: float) -> Call[dict[str, Any]]:
+    """Readmission. Not repeated by itself once it may have begun."""
+    path = f"/v1/admin/regions/{_segment(region, 'region')}/readmit"
+    return Call(method="POST", path=path, params={}, decode=_object, effect="once", timeout_s=timeout_s)
+
+
 def set_link(region: str, peer: str, direction: str, mode: str, delay_ms: int | None, for_ms: int | None) -> Call[dict[str, Any]]:
     """Sets the fault switch of one region's link; the same setting may be sent again."""
     body = {"peer": peer, "direction": direction, "mode": mode, "delay_ms": delay_ms, "for_ms": for_ms}

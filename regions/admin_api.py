@@ -95,6 +95,16 @@ async def failover(edge: Edge, request: Request) -> Reply:
     return json_reply(await edge.backend.failover(wanted, subject=claims.sub), region=edge.backend.region)
 
 
+async def readmit(edge: Edge, request: Request) -> Reply:
+    """`POST /v1/admin/regions/{name}/readmit`; the body is empty, or an empty object."""
+    claims = edge.admitted(request, _OPERATOR, "*")
+    read_query(request, ())
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        check_fields(await read_object(request, edge.limits.max_body_bytes), (), ())
+    name = _name(request.path_params, "name")
+    return json_reply(await edge.backend.readmit(name, subject=claims.sub), region=edge.backend.region)
+
+
 async def set_link(edge: Edge, request: Request) -> Reply:
     """`POST /v1/admin/links`."""
     claims = edge.admitted(request, _OPERATOR, "*")

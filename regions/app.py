@@ -231,6 +231,10 @@ def make_api(edge: Edge) -> FastAPI:
         (*change, "unknown_board", "unknown_shard", "unknown_region", "epoch_moved", "failover_refused"), body=_FAILOVER,
     )  # fmt: skip
     _route(
+        api, "POST", "/v1/admin/regions/{name}/readmit", plain(admin_api.readmit), "Take back a region whose store has lost data, emptied",
+        (*change, "unknown_region", "no_authority", "readmit_refused"),
+    )  # fmt: skip
+    _route(
         api, "POST", "/v1/admin/links", plain(admin_api.set_link), "Drop or delay what this region exchanges with a peer, for drills",
         (*change, "unknown_region"), body=_LINK,
     )  # fmt: skip

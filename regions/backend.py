@@ -2,7 +2,8 @@
 
 All calls may raise `actors.messages.Unanswered`, whose `code` is a key of `regions.problems.TABLE`.
 Besides those named there, `create_board` raises one with the code `unknown_region`; `failover` with
-`unknown_shard`, `unknown_region`, `epoch_moved` or `failover_refused`; `set_link` with `unknown_region`.
+`unknown_shard`, `unknown_region`, `epoch_moved` or `failover_refused`; `readmit` with `unknown_region` or `readmit_refused`;
+`set_link` with `unknown_region`.
 """
 
 from collections.abc import Callable
@@ -107,6 +108,13 @@ class Backend(Protocol):
 
     async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
         """Move authority; the answer names each shard moved, its new epoch and owner, and the boards that went along."""
+        ...
+
+    async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:
+        """Take back a region whose store has lost data: empty it, and make it a member again without its vote.
+
+        The answer names each shard and its new epoch. Shards go one after another; when one is refused, those before it are done.
+        """
         ...
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:

@@ -42,6 +42,12 @@ class FailoverRefused(Unanswered):
     code = "failover_refused"
 
 
+class ReadmitRefused(Unanswered):
+    """The region was not readmitted; unless `definite`, its store may have been emptied all the same."""
+
+    code = "readmit_refused"
+
+
 class GatewayBackend:
     """See the module docstring; the port is `regions.backend.Backend`."""
 
@@ -267,12 +273,18 @@ class GatewayBackend:
         }
 
     async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:
-        """Readmit a region whose store has lost data, shard by shard, through each shard's authority."""
+        """See the port."""
         if region not in self._spec.urls:
-            raise UnknownRegion(f"there is no region {region}", field="region", allowed=", ".join(self._spec.urls))
+            raise UnknownRegion(f"there is no region {region}", field="name", allowed=", ".join(self._spec.urls))
+        for shard in self._spec.shards:
+            if self._directory.owner(shard)[1] == region:
+                raise ReadmitRefused(f"{region} owns {shard}: move it to another region first", definite=True)
         done = {}
         for shard in self._spec.shards:
-            done[shard] = await self._order_owner(shard, {"do": "readmit", "region": region, "asked_by": subject})
+            reply = await self._order_owner(shard, {"do": "readmit", "region": region, "asked_by": subject})
+            if not reply["ok"]:
+                raise ReadmitRefused(f"{shard}: {reply['detail']}", definite=False, reason=reply["code"])
+            done[shard] = {"epoch": reply["epoch"], "owner": reply["owner"]}
         return {"readmitted": region, "shards": done}
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:

@@ -74,6 +74,7 @@ _ROWS = (
     Problem("board_exists", 409, "A board of this id exists with other rules"),
     Problem("epoch_moved", 409, "The shard is in another epoch than expected"),
     Problem("failover_refused", 409, "Authority cannot be moved there now"),
+    Problem("readmit_refused", 409, "The region cannot be readmitted now"),
     Problem("generation_gone", 410, "This generation is no longer retained"),
     Problem("internal", 500, "An error inside the service", definite=False),
     Problem("no_authority", 503, "No authority takes writes for this board now", retry_after_ms=1000),

@@ -79,6 +79,7 @@ class FakeBackend:
         self.submitted: list[tuple[str, list[Submission], str]] = []
         self.asked: list[Ask] = []
         self.failovers: list[tuple[FailoverRequest, str]] = []
+        self.readmitted: list[tuple[str, str]] = []
         self.links: list[tuple[LinkRequest, str]] = []
 
     @property
@@ -232,6 +233,14 @@ class FakeBackend:
             raise Unanswered("the shard is in epoch 7", code="epoch_moved", epoch=EPOCH, owner="eu-west")
         self.failovers.append((request, subject))
         return {"moved": [{"shard": "eu-west/0", "epoch": EPOCH + 1, "owner": request.to}]}
+
+    async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:
+        if region not in ("eu-west", "us-east", "ap-south"):
+            raise Unanswered("there is no such region", code="unknown_region", field="name", allowed="eu-west, us-east, ap-south")
+        if region == self.region:
+            raise Unanswered(f"{region} owns eu-west/0", code="readmit_refused", definite=True)
+        self.readmitted.append((region, subject))
+        return {"readmitted": region, "shards": {"eu-west/0": {"epoch": EPOCH + 1, "owner": self.region}}}
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
         self.links.append((request, subject))

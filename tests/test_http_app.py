@@ -456,6 +456,18 @@ def test_a_failover_that_is_not_clear_moves_nothing(world: World, body: Any, sta
     assert world.backend.failovers == []
 
 
+def test_readmit_names_the_region_in_the_path_and_takes_no_fields(world: World) -> None:
+    url = "/v1/admin/regions/us-east/readmit"
+    assert world.post(url, headers=OPERATOR).json()["readmitted"] == "us-east"
+    assert world.post(url, json={}, headers=OPERATOR).status_code == 200
+    assert world.backend.readmitted == [("us-east", "operator-1")] * 2
+    problem(world.post(url, json={"force": True}, headers=OPERATOR), 422, "unknown_field", "force")
+    problem(world.post("/v1/admin/regions/mars/readmit", headers=OPERATOR), 422, "unknown_region", "name")
+    problem(world.post("/v1/admin/regions/eu-west/readmit", headers=OPERATOR), 409, "readmit_refused")
+    problem(world.post("/v1/admin/regions/%00/readmit", headers=OPERATOR), 422, "invalid", "name")
+    assert len(world.backend.readmitted) == 2
+
+
 def test_link_faults_are_set_and_checked(world: World) -> None:
     good = {"peer": "us-east", "direction": "both", "mode": "delay", "delay_ms": 40, "for_ms": 1000}
     assert world.post("/v1/admin/links", json=good, headers=OPERATOR).status_code == 200
@@ -465,7 +477,7 @@ def test_link_faults_are_set_and_checked(world: World) -> None:
         problem(world.post("/v1/admin/links", json={**good, **changes}, headers=OPERATOR), 422, "invalid", field)
 
 
-@pytest.mark.parametrize("url", ["/v1/admin/failover", "/v1/admin/links", "/v1/admin/boards"])
+@pytest.mark.parametrize("url", ["/v1/admin/failover", "/v1/admin/links", "/v1/admin/boards", "/v1/admin/regions/us-east/readmit"])
 def test_admin_calls_are_for_operators(world: World, url: str) -> None:
     problem(world.call("POST", url, json={}), 401, "missing_token")
     problem(world.post(url, json={}), 403, "wrong_scope")
@@ -503,6 +515,7 @@ def test_openapi_covers_every_call_and_docs_are_served(world: World) -> None:
     assert set(document["paths"]) == {
         "/v1/boards", "/v1/boards/{board}", "/v1/boards/{board}/top", "/v1/boards/{board}/players/{player}", "/v1/boards/{board}/ranks",
         "/v1/boards/{board}/events", "/v1/status", "/healthz", "/readyz", "/v1/admin/boards", "/v1/admin/failover", "/v1/admin/links",
+        "/v1/admin/regions/{name}/readmit",
     }  # fmt: skip
     top = document["paths"]["/v1/boards/{board}/top"]["get"]
     assert {parameter["name"] for parameter in top["parameters"]} == {"board", "limit", "cursor", "generation", "at_least"}
