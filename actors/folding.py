@@ -36,9 +36,10 @@ class Folding:
         *,
         on_started: Callable[[EpochStarted], None],
         on_folded: Callable[[int], None],
+        on_halted: Callable[[str], None],
     ) -> None:
         self._spec, self._journal, self._ledger = spec, journal, ledger
-        self._on_started, self._on_folded = on_started, on_folded
+        self._on_started, self._on_folded, self._on_halted = on_started, on_folded, on_halted
         self.writer: Writer | None = None
         self.halted = ""
         self._committed = 0
@@ -79,6 +80,7 @@ class Folding:
             except (ChecksumMismatch, LedgerCorrupt) as error:
                 self.halted = str(error)
                 log.error("%s: folding stops: %s", self._spec.shard, error)
+                self._on_halted(self.halted)
 
     async def _check(self) -> None:
         status = await self._journal.status()

@@ -27,7 +27,7 @@ from boards.model import BoardRules, Submission
 from boards.rule_changes import changed
 from failover import events as e
 from failover.events import Role
-from failover.machine import heard_newer, step
+from failover.machine import halt, heard_newer, step
 from failover.state import ShardState
 from journal.ports import Accepted, Journal, JournalUnavailable, Position, Refused
 from journal.records import Entry, EpochStarted, HandedOver
@@ -57,7 +57,7 @@ class ShardActor:
         self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing)
         self.waiters = CommitWaiters()
         self.writer: Writer | None = None
-        self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded)
+        self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded, on_halted=self._on_halted)
         self._errands = Errands(
             spec, journal, links, self.state, kept=lambda: self.writer.kept if self.writer is not None else {}, hear=self._hear
         )
@@ -384,6 +384,11 @@ class ShardActor:
 
     def _on_started(self, record: EpochStarted) -> None:
         heard_newer(self.state, record.epoch, record.owner)
+
+    def _on_halted(self, why: str) -> None:
+        """The ledger and the journal contradict each other: this region serves the shard no more until somebody looks."""
+        for action in halt(self.state, why):
+            self._do(action)
 
     def _on_folded(self, applied: int) -> None:
         if self.writer is not None:

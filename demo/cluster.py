@@ -62,6 +62,7 @@ class DemoCluster:
         #: Game servers of each region: they ask their own region while it answers, and the others when it does not.
         self.servers = {name: self._client("game-server", prefer=name, max_attempts=40) for name in self.regions}
         self.reader = self._client("reader", max_attempts=2, total_timeout_s=5.0)
+        self.sender = self._client("game-server", max_attempts=12)
         self.operator = self._client("operator", prefer=self.regions[1])
 
     def _client(self, scope: str, **options: Any) -> LaurelClient:
@@ -101,13 +102,9 @@ class DemoCluster:
     def shard(self, region: str) -> dict[str, Any]:
         """What a region says of the shard; {} when it does not answer."""
         try:
-            return dict(self.reader_status(region)["shards"][SHARD])
+            return dict(self.operator.status(region=region)["shards"][SHARD])
         except (LaurelError, KeyError):
             return {}
-
-    def reader_status(self, region: str) -> dict[str, Any]:
-        """Status of one region. Raises `LaurelError`."""
-        return self.operator.status(region=region)
 
     def page_bytes(self, region: str, board: str, generation: str) -> bytes | None:
         """The body of a pinned generation's first 1000 entries; None if the region has no answer now (it may be behind, or away)."""

@@ -311,7 +311,7 @@ def _own_refused(state: ShardState, refused: Refused, now: int) -> list[e.Action
         state.replication = None
         return [e.StepDown(why=state.why), e.Exit(why=state.why)]
     if refused.reason == "diverged":
-        return _halt(state, "the own store holds another entry at this place")
+        return halt(state, "the own store holds another entry at this place")
     if status.fence > state.epoch:
         return _outrun(state, status, now, 0.5)
     return _step_down(state, f"the own store refused: {refused.reason}", look_at_ms=now)
@@ -328,7 +328,7 @@ def _peer_answered(state: ShardState, event: e.PeerAnswered) -> list[e.Action]:
         ):
             return _outrun(state, status, event.now_ms, 0.5)
         if event.answer.reason == "diverged":
-            return _halt(state, f"{event.region} holds another entry at a committed place")
+            return halt(state, f"{event.region} holds another entry at a committed place")
     replication.answered(event.region, event.request, event.answer, state.own_status(), event.now_ms)
     return _replicate(state, event.now_ms)
 
@@ -437,7 +437,7 @@ def _failed(state: ShardState, now: int, jitter: float, code: str, detail: str) 
     return [e.StepDown(why=detail), e.ActivationEnded(ok=False, code=code, detail=detail)]
 
 
-def _halt(state: ShardState, why: str) -> list[e.Action]:
+def halt(state: ShardState, why: str) -> list[e.Action]:
     """A broken invariant: stop the shard here and say so; the journal decides what is true."""
     state.role, state.why, state.replication, state.trying = Role.HALTED, why, None, None
     return [e.StepDown(why=why)]

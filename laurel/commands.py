@@ -5,7 +5,6 @@ Where to: `--url`/`LAUREL_URL`, else `client.json` of the data directory, which 
 file only.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from laurel import showing
 
+if TYPE_CHECKING:
     from laurel.client import LaurelClient
-    from laurel.models import Envelope, EventResult
+    from laurel.models import EventResult
 
 Url = Annotated[str | None, typer.Option("--url", envvar="LAUREL_URL", help="Base URLs of regions, comma separated; NAME=URL names one.")]
 Token = Annotated[str | None, typer.Option("--token", envvar="LAUREL_TOKEN", help="Token, or @FILE.", show_envvar=True)]
@@ -71,7 +70,8 @@ def _parse_urls(text: str) -> dict[str, str]:
     return regions
 
 
-def _client(url: str | None, token: str | None, data_dir: Path, roles: Sequence[str], **options: Any) -> "LaurelClient":
+def client_for(url: str | None, token: str | None, data_dir: Path, roles: Sequence[str], **options: Any) -> "LaurelClient":
+    """A client by the options of a command, with the token of the first of `roles` that the data directory has."""
     from laurel.client import find_cluster, read_token
 
     local = find_cluster(data_dir)
@@ -91,59 +91,6 @@ def _check_region(client: "LaurelClient", region: str | None) -> None:
         raise CommandError(f"region {region!r} is none of {', '.join(client.regions)}", exit_code=2)
 
 
-def _print_json(document: Any) -> None:
-    from laurel.models import show_value
-
-    print(json.dumps(document, ensure_ascii=False, default=show_value))
-
-
-def _dump(model: Any) -> dict[str, Any]:
-    dumped: dict[str, Any] = model.model_dump(mode="json", exclude_none=True)
-    return dumped
-
-
-def _table(*columns: str) -> "Table":
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1), pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in _RIGHT else "left", overflow="fold")
-    return table
-
-
-_RIGHT = frozenset({"position", "rank", "value", "version", "epoch", "committed", "tail", "lag", "boards", "total", "ms"})
-
-
-def _add_row(table: "Table", *cells: object) -> None:
-    """Cells are shown as they are: an id that looks like markup is none."""
-    from rich.text import Text
-
-    table.add_row(*(Text("" if cell is None else str(cell)) for cell in cells))
-
-
-def _show(table: "Table") -> None:
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # nothing is folded for a pipe
-    console.print(table)
-
-
-def _show_entries(answer: "Envelope", *, mark: str | None = None) -> None:
-    from laurel.models import show_value
-
-    table = _table("position", "rank", "player", "value", "achieved at")
-    for entry in answer.entries:
-        at = "" if entry.achieved_at is None else entry.achieved_at.isoformat(timespec="milliseconds")
-        name = f"{entry.player_id}  <" if entry.player_id == mark else entry.player_id
-        _add_row(table, entry.position, entry.rank, name, show_value(entry.value), at)
-    _show(table)
-    age = "" if answer.age_ms is None else f", {answer.age_ms} ms old"
-    print(f"{answer.board}: generation {answer.generation} of {answer.total} players, from {answer.region or 'a region'}{age}")
-
-
 def top(
     board: BoardId,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
@@ -157,13 +104,13 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Show the first places of a board."""
-    with _client(url, token, data_dir, READER) as client:
+    with client_for(url, token, data_dir, READER) as client:
         _check_region(client, region)
         page = client.top(board, limit, cursor, generation, at_least, region=region)
     if as_json:
-        _print_json(_dump(page))
+        showing.print_json(showing.dump(page))
         return
-    _show_entries(page)
+    showing.show_entries(page)
     if page.next:
         print(f"next page: --cursor {page.next}")
 
@@ -180,13 +127,13 @@ def rank(
     as_json: Json = False,
 ) -> None:
     """Show a player's place."""
-    with _client(url, token, data_dir, READER) as client:
+    with client_for(url, token, data_dir, READER) as client:
         _check_region(client, region)
         place = client.rank(board, player, generation=generation, at_least=at_least, region=region)
     if as_json:
-        _print_json(_dump(place))
+        showing.print_json(showing.dump(place))
     else:
-        _show_entries(place)
+        showing.show_entries(place)
 
 
 def nearby(
@@ -202,13 +149,13 @@ def nearby(
     as_json: Json = False,
 ) -> None:
     """Show a player's place and those around it."""
-    with _client(url, token, data_dir, READER) as client:
+    with client_for(url, token, data_dir, READER) as client:
         _check_region(client, region)
         place = client.nearby(board, player, window, generation=generation, at_least=at_least, region=region)
     if as_json:
-        _print_json(_dump(place))
+        showing.print_json(showing.dump(place))
     else:
-        _show_entries(place, mark=player)
+        showing.show_entries(place, mark=player)
 
 
 def status(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
@@ -217,7 +164,7 @@ def status(region: InRegion = None, url: Url = None, token: Token = None, data_d
 
     answers: dict[str, Any] = {}
     failed: dict[str, LaurelError] = {}
-    with _client(url, token, data_dir, OPERATOR, max_attempts=2, total_timeout_s=5.0, timeout_s=3.0) as client:
+    with client_for(url, token, data_dir, OPERATOR, max_attempts=2, total_timeout_s=5.0, timeout_s=3.0) as client:
         _check_region(client, region)
         for name in sorted(client.regions) if region is None else [region]:
             try:
@@ -228,34 +175,11 @@ def status(region: InRegion = None, url: Url = None, token: Token = None, data_d
                 failed[name] = exc
     if as_json:
         told = {name: {"error": {"code": exc.code, "detail": exc.detail}} for name, exc in failed.items()}
-        _print_json({"regions": answers | told})
+        showing.print_json({"regions": answers | told})
     else:
-        _show_status(answers, failed)
+        showing.show_status(answers, failed)
     if not answers:
         raise CommandError("no region answered: start them with `laurel up`, or check --url")
-
-
-def _shards(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a status says of each shard; epoch and owner are the newest that the region knows of."""
-    shards = status.get("shards")
-    return {
-        name: {**facts, "epoch": facts.get("known_epoch", facts.get("epoch")), "owner": facts.get("known_owner") or facts.get("owner")}
-        for name, facts in (shards.items() if isinstance(shards, dict) else ())
-        if isinstance(facts, dict)
-    }
-
-
-def _show_status(answers: dict[str, Any], failed: dict[str, Any]) -> None:
-    table = _table("region", "shard", "role", "epoch", "owner", "committed", "tail", "lag", "boards")
-    for name, answer in answers.items():
-        for shard, facts in _shards(answer).items() or [("-", {})]:
-            lag = next((facts[key] for key in facts if key.startswith("lag")), None)
-            _add_row(
-                table, name, shard, *(facts.get(key) for key in ("role", "epoch", "owner", "committed", "tail")), lag, facts.get("boards")
-            )
-    for name, exc in failed.items():
-        _add_row(table, name, "", exc.code)
-    _show(table)
 
 
 def submit(
@@ -278,7 +202,7 @@ def submit(
         if player is not None or event_id or achieved_at or delta:
             raise CommandError("with --file the events say everything: leave out PLAYER, VALUE and the options of one event", exit_code=2)
         count = sum(1 for _ in _events(file))
-        with _client(url, token, data_dir, WRITER) as client:
+        with client_for(url, token, data_dir, WRITER) as client:
             _check_region(client, region)
             _submit_file(client, board, file, count, batch, region, as_json)
         return
@@ -286,12 +210,12 @@ def submit(
         raise CommandError("say what to submit: BOARD PLAYER VALUE, or BOARD --file events.jsonl", exit_code=2)
     if not _NUMBER.fullmatch(value):
         raise CommandError(f"VALUE {value!r} is no decimal number: give one such as 9700, 12.5 or -3", exit_code=2)
-    with _client(url, token, data_dir, WRITER) as client:
+    with client_for(url, token, data_dir, WRITER) as client:
         _check_region(client, region)
         amount = {"delta" if delta else "value": value}
         result = client.submit_one(board, player, event_id=event_id, achieved_at=achieved_at, region=region, **amount)
     if as_json:
-        _print_json(_dump(result))
+        showing.print_json(showing.dump(result))
     elif result.recorded:
         at = f", at {result.position}" if result.position else ""
         seen = f", visible by {result.visible_by}" if result.visible_by else ""
@@ -357,7 +281,7 @@ def _submit_file(client: "LaurelClient", board: str, path: Path, count: int, siz
     done = sum(outcomes.values()) - outcomes.get("unknown", 0) - len(refused)
     summary = {"file": str(path), "board": board, "events": count, "recorded": done, "outcomes": outcomes, "position": position}
     if as_json:
-        _print_json({**summary, "refused": [_dump(result) for result in refused]})
+        showing.print_json({**summary, "refused": [showing.dump(result) for result in refused]})
     else:
         told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
         print(f"{done} of {count} events are recorded" + (f": {told}" if told else ""))
@@ -383,23 +307,23 @@ def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
 
 def board_list(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
     """List the boards."""
-    with _client(url, token, data_dir, READER) as client:
+    with client_for(url, token, data_dir, READER) as client:
         _check_region(client, region)
         boards = client.boards(region=region)
     if as_json:
-        _print_json({"boards": [_dump(board) for board in boards]})
+        showing.print_json({"boards": [showing.dump(board) for board in boards]})
         return
-    table = _table("board", "policy", "ranking", "home", "shard", "total", "generation")
+    table = showing.table("board", "policy", "ranking", "home", "shard", "total", "generation")
     for board in boards:
-        _add_row(table, board.board, board.policy, board.ranking, board.home, board.shard, board.total, board.generation)
-    _show(table)
+        showing.add_row(table, board.board, board.policy, board.ranking, board.home, board.shard, board.total, board.generation)
+    showing.show(table)
 
 
 def board_show(
     board: BoardId, region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False
 ) -> None:
     """Show a board's rules and state."""
-    with _client(url, token, data_dir, READER) as client:
+    with client_for(url, token, data_dir, READER) as client:
         _check_region(client, region)
         found = client.board(board, region=region)
     _show_board(found, as_json)
@@ -407,9 +331,9 @@ def board_show(
 
 def _show_board(board: Any, as_json: bool) -> None:
     if as_json:
-        _print_json(_dump(board))
+        showing.print_json(showing.dump(board))
         return
-    for name, item in _dump(board).items():
+    for name, item in showing.dump(board).items():
         print(f"{name:20} {item}")
 
 
@@ -430,7 +354,7 @@ def board_create(
     as_json: Json = False,
 ) -> None:
     """Create a board; the same board with the same rules may be created again."""
-    with _client(url, token, data_dir, OPERATOR) as client:
+    with client_for(url, token, data_dir, OPERATOR) as client:
         limits = {"decimals": decimals, "max_value": max_value, "publish_interval_ms": publish_interval_ms}
         rules = {"policy": policy, "direction": direction, "ties": ties, "ranking": ranking, "home": home, "visibility": visibility}
         made = client.create_board(board, **{**rules, **limits})  # type: ignore[arg-type]  # policy is text
@@ -453,20 +377,20 @@ def failover(
         raise CommandError("say what to move and where: SHARD|BOARD --to REGION, or --from REGION --to REGION", exit_code=2)
     if as_json and not yes:
         raise CommandError("--json cannot ask: add --yes", exit_code=2)
-    with _client(url, token, data_dir, OPERATOR) as client:
+    with client_for(url, token, data_dir, OPERATOR) as client:
         if not yes:
             plan = _plan(client, what, from_region)
             typer.confirm(f"{'Force' if force else 'Move'} {plan} to {to}?", abort=True, err=True)
         answer = client.failover(what, to=to, force=force, from_region=from_region)
     moved = answer.get("moved") or []
     if as_json:
-        _print_json(answer)
+        showing.print_json(answer)
     else:
-        table = _table("shard", "owner", "epoch", "ms", "boards")
+        table = showing.table("shard", "owner", "epoch", "ms", "boards")
         for move in moved:
             boards = ", ".join(move.get("boards") or ())
-            _add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), boards)
-        _show(table)
+            showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), boards)
+        showing.show(table)
     if not moved:
         raise CommandError("nothing was moved: see `laurel status` for who owns what")
 
@@ -475,7 +399,7 @@ def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> 
     """Which shards move, and which boards go along."""
     boards = client.boards()
     if what is None:
-        shards = sorted(name for name, fact in _shards(client.status()).items() if fact.get("owner") == from_region)
+        shards = sorted(name for name, fact in showing.shards_of(client.status()).items() if fact.get("owner") == from_region)
         if not shards:
             raise CommandError(f"region {from_region} owns no shard: see `laurel status`")
     else:

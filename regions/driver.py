@@ -29,6 +29,8 @@ log = logging.getLogger("laurel.driver")
 
 #: Ray's shared memory in a region: nothing of ours travels through it but small messages.
 OBJECT_STORE_BYTES = 80 << 20
+#: An actor that does not answer so many probes of so many seconds is replaced.
+PROBES, PROBE_S = 4, 5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,19 +66,25 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     handles = start_actors(config, given.region, given.data_dir)
+    patience = dict.fromkeys(handles, PROBES)
     while not stopping:
         time.sleep(0.5)
         for name, handle in handles.items():
             try:
-                ray.get(handle.__ray_ready__.remote(), timeout=5)
+                ray.get(handle.__ray_ready__.remote(), timeout=PROBE_S)
+                patience[name] = PROBES
             except ray.exceptions.GetTimeoutError:
-                log.warning("%s is slow", name)
+                patience[name] -= 1
+                log.warning("%s does not answer (%d more)", name, patience[name])
+                if patience[name] <= 0:
+                    # A stopped or hung process stays alive for Ray, and calls to it would hang for ever.
+                    ray.kill(handle, no_restart=False)
+                    patience[name] = PROBES
             except ray.exceptions.ActorUnavailableError:
                 continue
             except ray.exceptions.ActorDiedError as error:
-                if "will never be" in str(error) or "permanently" in str(error):
-                    log.error("%s is gone for good: %s", name, error)
-                    return 1
+                log.error("%s is gone for good: %s", name, error)
+                return 1
     return 0
 
 

@@ -314,6 +314,7 @@ async def _add_ranks(
     if not depends:
         return
     question = Ranks(list(dict.fromkeys(event.player_id for event in submissions)))
+    all_held = True
     try:
         try:
             answer = await edge.backend.ask(
@@ -321,14 +322,16 @@ async def _add_ranks(
             )
         except NotVisibleYet:
             # Earlier offsets of the batch (those of duplicates) may be visible all the same.
+            all_held = False
             answer = await edge.backend.ask(Ask(board_id=board.board_id, question=question, wait_ms=0))
     except Unanswered:
         return
+    # An event that changed nothing is held by a generation whose boundary lies before it: no new one is published for it.
     document = msgspec.json.decode(answer.body)
     places = {entry["player_id"]: entry for entry in document["entries"]}
     epoch, _, offset = str(document["boundaries"].get(board.shard, "0-0")).partition("-")
     boundary = Position(int(epoch), int(offset))
     for event, word, result in zip(submissions, decided, results, strict=True):
         place = places.get(event.player_id)
-        if place is not None and word.offset and Position(word.epoch, word.offset) <= boundary:
+        if place is not None and word.offset and (all_held or Position(word.epoch, word.offset) <= boundary):
             result["rank"], result["position"], result["generation"] = place["rank"], place["position"], document["generation"]

@@ -249,8 +249,9 @@ STATUS = {
             "known_owner": "eu-west",
             "committed": 1042,
             "tail": 1042,
-            "lag_ms": 3,
-            "boards": 2,
+            "serving": True,
+            "lag": {"us-east": {"entries": 31, "heard_ms": 12, "amnesiac": False}},
+            "replica": {"serving": True, "alarm": "", "boards_count": 2, "boards": {BOARD: {"generation": 17}, "k:l:m:n": {"generation": 5}}},
         },
         "us-east/0": {"role": "follower", "known_epoch": 4, "known_owner": "us-east"},
     },
@@ -283,6 +284,8 @@ def test_status_asks_every_region_and_shows_one_that_is_away(shell: Shell) -> No
     shown = shell.run("status").stdout
     assert "authority" in shown
     assert "unreachable" in shown
+    assert "22" in shown.split()  # the sum of the generations
+    assert "serving" in shown
 
 
 def test_status_without_any_region_is_exit_1(shell: Shell) -> None:

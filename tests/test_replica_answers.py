@@ -1,0 +1,201 @@
+"""What a read replica answers from its retained generations: pinned, expired, not here yet, and none at all when its fold is wrong."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+import pytest
+
+import actors.replica
+from actors.messages import Answer, Ask, BadCursor, GenerationGone, NotServing, NotVisibleYet, Question, Rank, Top, UnknownBoard
+from actors.ports import ReplicaSpec
+from actors.replica import ReplicaActor
+from boards import checksum
+from boards.model import Outcome, Row
+from boards.policies import make_rules
+from journal.memory import MemoryJournal, MemoryLog
+from journal.ports import Accepted, Position, Seal
+from journal.records import BoardCreated, EpochStarted, Published, Record, Scored, seal_entry
+
+SHARD, BOARD = "eu-west/0", "arena-clash:solo:S7:global"
+RETENTION_MS = 120_000
+ATTEMPT = "a1"
+
+
+class Region:
+    """One region's journal and replica; `write` commits an entry, `clock_ms` is the replica's clock."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal(MemoryLog(SHARD, "ap-south"))
+        spec = ReplicaSpec(region="ap-south", shards={SHARD: "eu-west"}, store_url="", cursor_key=b"k" * 32)
+        self.replica = ReplicaActor(spec, journals={SHARD: self.journal})
+        self.clock_ms = 1_000
+        self.generation = self.checksum = 0
+        self.rows: dict[str, Row] = {}
+        self._tail = Position(0, 0)
+
+    async def open(self) -> None:
+        await self.journal.seal(
+            Seal(
+                shard=SHARD, lineage="", config_version=0, sender="eu-west", incarnation="", request_id="r1", epoch=1, target="eu-west",
+                attempt=ATTEMPT, from_epoch=0, from_owner="", admit_as="i-ap",
+            )
+        )  # fmt: skip
+        started = EpochStarted(1, "eu-west", ATTEMPT, 0, "", "genesis", "eu-west", "quorum", {"ap-south": "i-ap"}, 1, "l1", 0)
+        rules = make_rules("best_score", visibility="public", retention_ms=RETENTION_MS)
+        await self.write(started)
+        await self.write(BoardCreated(0, BOARD, rules, "inc1", "op", 0))
+        self.replica.start()
+        await self.has(self._tail.offset)
+
+    async def write(self, *records: Record) -> Position:
+        offset = self._tail.offset + 1
+        entry = seal_entry(1, offset, f"b{offset}", records)
+        answer = await self.journal.append(epoch=1, attempt=ATTEMPT, expected=self._tail, entries=[entry], committed=offset, peers={})
+        assert isinstance(answer, Accepted), answer
+        self._tail = Position(1, offset)
+        return self._tail
+
+    async def score(self, player: str, value: int) -> Scored:
+        old = self.rows.get(player)
+        row = Row(value, 0, 0, 0, 0, old.version + 1 if old else 1, f"e-{player}-{value}")
+        if old is not None:
+            self.checksum = checksum.remove(self.checksum, checksum.row_hash(player, old))
+        self.checksum = checksum.add(self.checksum, checksum.row_hash(player, row))
+        self.rows[player] = row
+        return self.scored(player, row, Outcome.APPLIED)
+
+    def scored(self, player: str, row: Row | None, outcome: Outcome) -> Scored:
+        return Scored(0, player, "e", b"f", outcome, 0, 0, row, 0, 0, 0, 0, "game-1")
+
+    async def publish(self, *records: Record, wrong: int = 0) -> Position:
+        """Commit records and the next generation in one entry, and wait until the replica has it."""
+        self.generation += 1
+        position = await self.write(*records, Published(0, self.generation, 0, self.checksum + wrong, len(self.rows)))
+        if not wrong:
+            await self.has(position.offset)
+        return position
+
+    async def has(self, offset: int) -> None:
+        async with asyncio.timeout(5):
+            while self.replica.shards[SHARD].applied.offset < offset or not self.replica.shards[SHARD].serving:
+                await asyncio.sleep(0)
+
+    async def ask(self, question: Question | None = None, generation: int | None = None, at_least: Position | None = None, wait_ms: int = 0) -> Answer:
+        return await self.replica.ask(Ask(board_id=BOARD, question=question or Top(), generation=generation, at_least=at_least, wait_ms=wait_ms))
+
+
+Story = Callable[[Region], Awaitable[None]]
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Story], None]]:
+    def run(story: Story) -> None:
+        async def whole() -> None:
+            region = Region()
+            monkeypatch.setattr(actors.replica, "monotonic_ms", lambda: region.clock_ms)
+            await region.open()
+            try:
+                await story(region)
+            finally:
+                await region.replica.close()
+
+        asyncio.run(whole())
+
+    yield run
+
+
+def body(answer: Answer) -> dict[str, object]:
+    document: dict[str, object] = msgspec.json.decode(answer.body)
+    return document
+
+
+def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_then_gone_with_the_newest_named(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        region.clock_ms += 10 * RETENTION_MS  # s1 was the newest all that time
+        await region.publish(await region.score("ann", 2))
+        kept = await region.ask(generation=1)
+        region.clock_ms += RETENTION_MS
+        assert await region.ask(generation=1) == kept
+        region.clock_ms += 1
+        with pytest.raises(GenerationGone) as gone:
+            await region.ask(generation=1)
+        assert (gone.value.code, gone.value.newest, gone.value.definite) == ("generation_gone", 2, True)
+        region.clock_ms += 100 * RETENTION_MS
+        assert (await region.ask()).generation == (await region.ask(generation=2)).generation == 2
+
+    tell(story)
+
+
+def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(*[await region.score(f"p{n}", n) for n in range(4)])
+        first = body(await region.ask(Top(limit=2)))
+        cursor = first["next"]
+        assert isinstance(cursor, str)
+        await region.publish(await region.score("new", 100))
+        page = await region.ask(Top(limit=2, cursor=cursor))
+        assert page.generation == 1
+        assert [entry["player_id"] for entry in body(page)["entries"]] == ["p1", "p0"]  # type: ignore[attr-defined]
+        with pytest.raises(BadCursor):
+            await region.ask(Top(limit=2, cursor=cursor), generation=2)
+        region.clock_ms += RETENTION_MS + 1
+        with pytest.raises(GenerationGone) as gone:
+            await region.ask(Top(limit=2, cursor=cursor))
+        assert gone.value.newest == 2
+
+    tell(story)
+
+
+def test_a_generation_that_is_not_here_yet_is_not_gone(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        with pytest.raises(NotVisibleYet) as late:
+            await region.ask(generation=2)
+        assert (late.value.newest, late.value.definite) == (1, True)
+
+    tell(story)
+
+
+def test_at_least_waits_for_the_generation_that_includes_it(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        position = await region.write(await region.score("ann", 2))
+        await region.has(position.offset)
+        with pytest.raises(NotVisibleYet):
+            await region.ask(at_least=position, wait_ms=1)
+        waiting = asyncio.ensure_future(region.ask(Rank("ann"), at_least=position, wait_ms=5000))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await region.publish()
+        answer = await waiting
+        assert (answer.generation, body(answer)["entries"][0]["value"]) == (2, "2")  # type: ignore[index]
+
+    tell(story)
+
+
+def test_an_event_that_changed_no_row_needs_no_generation_of_its_own(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        position = await region.write(region.scored("ann", None, Outcome.NOT_AN_IMPROVEMENT))
+        await region.has(position.offset)
+        assert (await region.ask(at_least=position)).generation == 1
+
+    tell(story)
+
+
+def test_nothing_is_served_from_a_fold_that_differs_from_what_the_authority_published(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        await region.publish(await region.score("ann", 2), wrong=1)
+        async with asyncio.timeout(5):
+            while region.replica.shards[SHARD].serving:
+                await asyncio.sleep(0)
+        fold = region.replica.shards[SHARD]
+        assert (fold.rebuilds, "checksum" in fold.alarm) == (1, True)
+        with pytest.raises((NotServing, UnknownBoard)) as refused:
+            await region.ask()
+        assert refused.type is NotServing
+
+    tell(story)
