@@ -126,9 +126,11 @@ class Folding:
             except TimeoutError:
                 pass
             return
-        self._committed = await self._journal.wait_for(committed_above=applied, timeout_ms=250)
-        if self._committed < applied:
-            raise LedgerGap(self._ledger.applied, self._committed)
+        committed = await self._journal.wait_for(committed_above=applied, timeout_ms=250)
+        if committed < applied:
+            raise LedgerGap(self._ledger.applied, committed)
+        # The authority's own word may have come meanwhile, and be ahead of what its store has been told.
+        self._committed = max(self._committed, committed)
 
     def _tell_started(self, records: list[Record]) -> None:
         if records and isinstance(records[0], EpochStarted):

@@ -9,6 +9,7 @@ the same event ids. A newer instance of this actor makes this one exit.
 import asyncio
 import logging
 import os
+import random
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -64,7 +65,7 @@ class ShardActor:
         self._exit_process = exit_process or _exit
         self._tasks: set[asyncio.Task[Any]] = set()
         self._activation: asyncio.Future[e.ActivationEnded] | None = None
-        self._drain: asyncio.Future[int] | None = None
+        self._drain: asyncio.Future[int | None] | None = None
         self._drain_record: HandedOver | None = None
         self._persisted = 0
         self._persisting = False
@@ -113,7 +114,7 @@ class ShardActor:
         self, cause: str, asked_by: str, expect: tuple[int, str] | None = None, readmit: dict[str, str] | None = None, timeout_s: float = 10.0
     ) -> dict[str, Any]:
         """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`."""
-        deadline = time.monotonic() + timeout_s
+        deadline, tries = time.monotonic() + timeout_s, 0
         while True:
             if self._activation is not None and not self._activation.done():
                 self._activation.set_result(e.ActivationEnded(ok=False, code="superseded", detail="another activation was asked for"))
@@ -128,6 +129,9 @@ class ShardActor:
                 ended = e.ActivationEnded(ok=False, code="timeout", detail=f"not started within {timeout_s:g} s: {self.state.why}")
             if ended.ok or ended.code not in ("fenced", "adopt_failed") or time.monotonic() >= deadline:
                 return {"ok": ended.ok, "code": ended.code, "detail": ended.detail, "epoch": self.state.epoch, "owner": self.spec.region}
+            # Two coordinators that try again at once would depose each other for ever.
+            tries += 1
+            await asyncio.sleep(self.spec.timing.backoff_min_ms / 1000 * tries * (0.5 + random.random()))
 
     async def handover(self, asked_by: str) -> dict[str, Any]:
         """Planned handover to this region: drain the owner, wait until its last entry is here, then activate."""
@@ -152,14 +156,22 @@ class ShardActor:
         return await self.activate("handover", asked_by, (newest.epoch, newest.owner))
 
     async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
-        """Stop accepting for good in this epoch; the offset of the committed handover record, None if it cannot be."""
-        if self.state.role is not Role.AUTHORITY or self.state.epoch != epoch:
+        """Stop accepting for good in this epoch; the offset of the committed handover record, None if it cannot be.
+
+        Asking again is harmless: an epoch that is drained, or draining, answers with the record that it has.
+        """
+        if self.state.epoch != epoch or self.writer is None:
             return None
-        self._drain = asyncio.get_running_loop().create_future()
-        self._drain_record = HandedOver(to, asked_by, wall_ms())
-        self._hear(e.DrainAsked(now_ms=monotonic_ms(), epoch=epoch))
+        if self.state.role is Role.DRAINED:
+            return self.state.drain_offset
+        if self.state.role is Role.AUTHORITY:
+            self._drain = asyncio.get_running_loop().create_future()
+            self._drain_record = HandedOver(to, asked_by, wall_ms())
+            self._hear(e.DrainAsked(now_ms=monotonic_ms(), epoch=epoch))
+        if self._drain is None:
+            return None
         try:
-            return await asyncio.wait_for(self._drain, self.spec.timing.handover_timeout_ms / 1000)
+            return await asyncio.wait_for(asyncio.shield(self._drain), self.spec.timing.handover_timeout_ms / 1000)
         except TimeoutError:
             return None
 
@@ -167,6 +179,9 @@ class ShardActor:
         """As authority: begin `region`'s store anew and start an epoch whose members name its new token, without its vote."""
         if self.state.role is not Role.AUTHORITY:
             raise NoAuthority("only the shard's authority can readmit a region", code="no_authority", epoch=self.state.newest_epoch, owner=self.state.newest_owner)
+        replication = self.state.replication
+        if replication is None or not replication.held_without(region):
+            return {"ok": False, "code": "not_held", "detail": f"without {region} no majority holds all that is committed; wait for the others"}
         token = f"{region}.{uuid.uuid4().hex}"
         status = await self.links.readmit(region, self.spec.shard, token, self.state.epoch)
         if status is None:
@@ -337,7 +352,7 @@ class ShardActor:
     def _serve(self) -> None:
         replication = self.state.replication
         assert replication is not None
-        self.waiters.committed = replication.committed
+        self.waiters = CommitWaiters(replication.committed)
         writer = Writer(
             epoch=self.state.epoch,
             tail=self.state.tail,
@@ -379,7 +394,7 @@ class ShardActor:
         if writer is not None:
             writer.stop()
         if self._drain is not None and not self._drain.done():
-            self._drain.cancel()
+            self._drain.set_result(None)
         self._drain = None
 
     def _on_started(self, record: EpochStarted) -> None:

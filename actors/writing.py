@@ -212,10 +212,9 @@ class Writer:
             records.append(record)
             state, created, depends = self.pending.board(request.board_id), True, offset
         else:
-            state, created, depends = existing, False, offset - 1
-            if existing.rules != request.rules:
-                request.done.set_exception(BoardExists(f"board {request.board_id} exists with other rules"))
-                return
+            # It rests on all that is pending: on this entry too, if that is what creates it.
+            here = any(isinstance(record, BoardCreated) and record.board_id == request.board_id for record in records)
+            state, created, depends = existing, False, offset if here else offset - 1
         asyncio.get_running_loop().create_task(self._board_when_committed(request, state, created, depends))
 
     async def _board_when_committed(self, request: BoardRequest, state: BoardState | None, created: bool, depends: int) -> None:
@@ -226,7 +225,11 @@ class Writer:
             if not request.done.done():
                 request.done.set_exception(NoAuthority("it is not known whether the board was created", code="unknown", definite=False))
             return
-        if not request.done.done():
+        if request.done.done():
+            return
+        if state.rules != request.rules:
+            request.done.set_exception(BoardExists(f"board {request.board_id} exists with other rules"))
+        else:
             request.done.set_result((state, created))
 
     def _answer_later(self, request: Request, decided: Sequence[Decided], visible_by: int) -> None:

@@ -6,8 +6,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import yaml
@@ -39,7 +38,7 @@ def free_ports() -> Iterator[int]:
 
 
 class DemoCluster:
-    """The regions under a temporary directory. As a context manager it ends all that it started, and removes the directory unless `keep`."""
+    """The regions under a temporary directory; `close` ends all that it started, and removes the directory unless `keep`."""
 
     def __init__(self, *, keep: bool) -> None:
         """Prepares files only; `start` starts the regions."""
@@ -69,13 +68,12 @@ class DemoCluster:
         token = (self.data_dir / "tokens" / f"{scope}.token").read_text("utf-8")
         return LaurelClient(self.urls, token, **options)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Idempotent."""
-        for client in (*self.servers.values(), self.reader, self.operator, *self._bare.values()):
+    def close(self) -> None:
+        """End everything, in order. Idempotent."""
+        for client in (*self.servers.values(), self.reader, self.sender, self.operator):
             client.close()
+        for bare in self._bare.values():
+            bare.close()
         self.launcher.stop_all()
         if not self.keep:
             for region in self.launcher.regions.values():
@@ -93,7 +91,7 @@ class DemoCluster:
                 narrator.say(f"{name} is ready at {self.urls[name]}")
 
         self.launcher.start_all()
-        self.launcher.wait_ready(120, tell)
+        self.launcher.wait_ready(180, tell)
 
     def store_urls(self) -> dict[str, str]:
         """Where each region's own store is."""

@@ -66,9 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if cluster is not None:
-            cluster.keep = cluster.keep or code == 1
+            cluster.keep = cluster.keep or code in (1, 2)
             began = time.monotonic()
-            cluster.__exit__(None, None, None)
+            cluster.close()
             if code == 0:
                 narrator.say(f"All regions are stopped ({time.monotonic() - began:.1f} s).")
             if cluster.keep:

@@ -1,12 +1,13 @@
-"""The story: seasons are played, the home region is killed on the way, another takes over, the dead one returns and gets its boards back."""
+"""The story: seasons are played, the home region is killed on the way, another takes over, the dead one returns and is owner again."""
 
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from demo import proofs
@@ -15,7 +16,7 @@ from demo.narrator import Narrator
 from demo.play import Championships
 from demo.seasons import DECIMALS, Season
 from demo.tally import Ack, OffTrackError, Pace, Tally
-from laurel import Conflict, LaurelError, OutcomeUnknown, Unavailable
+from laurel import Conflict, LaurelError, OutcomeUnknown, SubmitReply, Unavailable
 
 SUCCESSOR = "us-east"
 #: Shares of all races after which the home region dies, and from which on the others wait for its return.
@@ -24,6 +25,8 @@ KILL_AT, WAIT_AT = 0.3, 0.85
 ALONE_AT_LEAST = 0.1
 #: Races begun a second at most while the dead region starts: the machine's cores are for its return first.
 PER_S_MEANWHILE = 12.0
+#: They are spread over about this long, where there are not so many of them.
+MEANWHILE_S = 12.0
 RESENT_SHARE = 0.05
 RETURN_S = 120.0
 PARALLEL = 6
@@ -44,6 +47,7 @@ class Moments:
     home_at: float = 0.0
     handover_ms: int = 0
     resent: int = 0
+    lost: int = 0
     old_epoch_writes: int = 0
 
 
@@ -53,6 +57,7 @@ class Story:
     def __init__(self, cluster: DemoCluster, seasons: list[Season], narrator: Narrator, *, seed: int) -> None:
         self._cluster, self._seasons, self._narrator = cluster, seasons, narrator
         self._dice = random.Random(seed)
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="operator")
         total = sum(len(season.races) for season in seasons)
         self.tally, self.moments = Tally(), Moments()
         self.pace = Pace(total, limit=max(1, int(total * WAIT_AT)))
@@ -70,13 +75,16 @@ class Story:
         self.moments.started_s = time.monotonic() - began
         results = sum(len(race.results) for season in self._seasons for race in season.races)
         say(
-            f"{len(self._seasons)} boards are at home in {HOME}. Game servers of all regions now submit {results:,} results of {self.pace.total} races."
+            f"{len(self._seasons)} boards are at home in {HOME}. Game servers of all regions now submit {results:,} results of "
+            f"{self.pace.total} races, {min(PARALLEL, len(self._seasons))} seasons at a time."
         )
         try:
             self._play.start()
             self.pace.wait_done(int(self.pace.total * KILL_AT))
-            self._kill_home()
+            sweep = self._kill_home()
             self._promote()
+            sweep.result()
+            self._narrator.say(f"No process of {HOME} is left.")
             self.pace.wait_done(self.pace.done + max(1, int(self.pace.total * ALONE_AT_LEAST)))
             self._resend()
             self._bring_back()
@@ -96,17 +104,16 @@ class Story:
                 season.board, policy="cumulative", ranking="competition", decimals=DECIMALS, home=HOME, visibility="public"
             )
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(create, self._seasons))
+        list(self._pool.map(create, self._seasons))
         wanted = {season.board for season in self._seasons}
         for region in self._cluster.regions:
-            self._until(
-                lambda region=region: wanted <= {board.board for board in self._cluster.reader.boards(region=region)},
-                f"{region} knows all boards",
-                30,
-            )
+            self._until(partial(self._knows, region, wanted), f"{region} knows all boards", 30)
 
-    def _kill_home(self) -> None:
+    def _knows(self, region: str, wanted: set[str]) -> bool:
+        return wanted <= {board.board for board in self._cluster.reader.boards(region=region)}
+
+    def _kill_home(self) -> Future[None]:
+        """SIGKILL all of the region. What is returned is done when no process of it is left."""
         under_way = ", ".join(f"{year} (race {race} of {races})" for year, (race, races) in sorted(self._play.under_way.items()))
         self._narrator.say(
             f"Killing {HOME}, which owns every board: SIGKILL to its store, Ray and gateway. Under way: {under_way}.", style="bold red"
@@ -114,13 +121,12 @@ class Story:
         self._play.away.add(HOME)
         self._cluster.launcher.hold(HOME)
         region = self._cluster.launcher.regions[HOME]
-        processes = sum(len(pids) for pids in region.host_pids().values())
         self.moments.killed_at = time.monotonic()
-        region.kill()
-        took_ms = (time.monotonic() - self.moments.killed_at) * 1000
-        self._narrator.say(
-            f"{HOME} is gone ({processes} of its processes and more, {took_ms:.0f} ms). Writes wait; nothing is acknowledged on less."
-        )
+        # A region dies with its supervisor. `kill` then looks all over the machine for what may be left: nobody waits for that.
+        sweep = self._pool.submit(region.kill)
+        while region.alive() and not sweep.done():
+            time.sleep(0.002)
+        return sweep
 
     def _promote(self) -> None:
         moved = self._move(SUCCESSOR, force=True)
@@ -145,31 +151,36 @@ class Story:
         for ack in chosen:
             groups[ack.board, self._dice.choice([region for region in self._play.regions_up() if region != ack.region])].append(ack)
         for (board, region), acks in groups.items():
-            reply = self._patiently(
-                lambda b=board, r=region, a=acks: self._cluster.sender.submit(b, [ack.sent.event for ack in a], region=r)
-            )
-            for ack, result in zip(acks, reply.results, strict=True):
-                saved = (ack.result.value, ack.result.version, ack.result.position)
-                if not result.duplicate or (result.value, result.version, result.position) != saved:
-                    raise OffTrackError(
-                        f"{ack.sent.event_id}, sent again through {region}, came back as {result.outcome} {result.value}, saved was {saved}"
-                    )
+            self._resend_batch(board, region, acks)
         self.moments.resent = len(chosen)
-        odd = chosen[0]
-        forged = {**odd.sent.event, "delta": odd.sent.points + Decimal(1)}
-        try:
-            reply = self._patiently(lambda: self._cluster.sender.submit(odd.board, forged, region=self._play.regions_up()[0]))
-        except Conflict:
-            pass
-        else:
-            raise OffTrackError(f"{odd.sent.event_id} with other points was {reply.results[0].outcome}, not a conflict")
+        self._forge(chosen[0])
         self._narrator.say(
-            f"{len(chosen)} acknowledged events sent again through another region: each a duplicate with its saved value. One with other points: a conflict."
+            f"{len(chosen)} acknowledged events sent again through another region: each a duplicate with its saved value. "
+            "One with other points: a conflict."
         )
+
+    def _resend_batch(self, board: str, region: str, acks: list[Ack]) -> None:
+        events = [ack.sent.event for ack in acks]
+        reply: SubmitReply = self._patiently(lambda: self._cluster.sender.submit(board, events, region=region))
+        for ack, result in zip(acks, reply.results, strict=True):
+            saved = (ack.result.value, ack.result.version, ack.result.position)
+            if not result.duplicate or (result.value, result.version, result.position) != saved:
+                came = f"{result.outcome} {result.value} at {result.position}"
+                raise OffTrackError(f"{ack.sent.event_id}, sent again through {region}, came back as {came}; saved was {saved}")
+
+    def _forge(self, ack: Ack) -> None:
+        forged = {**ack.sent.event, "delta": ack.sent.points + Decimal(1)}
+        region = self._play.regions_up()[0]
+        try:
+            reply: SubmitReply = self._patiently(lambda: self._cluster.sender.submit(ack.board, forged, region=region))
+        except Conflict:
+            return
+        raise OffTrackError(f"{ack.sent.event_id} with other points was {reply.results[0].outcome}, not a conflict")
 
     def _bring_back(self) -> None:
         m = self.moments
-        self.pace.allow(int(self.pace.total * WAIT_AT), per_s=PER_S_MEANWHILE)
+        limit = int(self.pace.total * WAIT_AT)
+        self.pace.allow(limit, per_s=max(0.5, min(PER_S_MEANWHILE, (limit - self.pace.done) / MEANWHILE_S)))
         m.released_at = time.monotonic()
         self._narrator.say(f"Starting {HOME} again on its old data ({self.pace.done} of {self.pace.total} races are done).")
         self._cluster.launcher.release(HOME)
@@ -214,19 +225,20 @@ class Story:
     def _prove(self) -> None:
         say, tally = self._narrator.say, self.tally
         facts = proofs.every_event_is_there_once(self._cluster, tally)
+        self.moments.lost = facts.lost
         say(
-            f"Proof 1: {len(tally.acks):,} acknowledged events, each exactly once in the journal; {facts.entries:,} entries, the same in all three stores."
+            f"Proof 1: {len(tally.acks):,} acknowledged events, each exactly once in the journal; "
+            f"its {facts.entries:,} entries are the same in all three stores."
         )
         pages = proofs.same_generations_everywhere(self._cluster, self._seasons, facts, tally)
-        say(
-            f"Proof 2: the last generation of all {len(pages)} boards has the published checksum and is the same bytes in all three regions."
-        )
+        say(f"Proof 2: the last generation of all {len(pages)} boards has its published checksum and is the same bytes in all regions.")
         tried, started = proofs.no_old_epoch_can_write(self._cluster, self._cluster.regions)
         self.moments.old_epoch_writes += tried
-        owners = [(epoch.owner, epoch.cause) for epoch in started]
-        if owners != [(HOME, "genesis"), (SUCCESSOR, "forced"), (HOME, "handover")]:
-            raise OffTrackError(f"the journal's epochs should be {HOME}, {SUCCESSOR} and {HOME} again, and are {owners}")
         told = ", ".join(f"{epoch.epoch} {epoch.owner} ({epoch.cause})" for epoch in started)
+        # A slow machine may make an owner start anew in between: that is an epoch too, and no change of owner.
+        moves = [epoch for before, epoch in zip([None, *started], started, strict=False) if before is None or before.owner != epoch.owner]
+        if [(epoch.owner, epoch.cause) for epoch in moves] != [(HOME, "genesis"), (SUCCESSOR, "forced"), (HOME, "handover")]:
+            raise OffTrackError(f"the journal's epochs should be {HOME}, {SUCCESSOR} and {HOME} again, and are {told}")
         say(f"Proof 3: {tried} writes with the tokens of older epochs, all refused as fenced. Epochs: {told}.")
         proofs.finals_are_official(self._seasons, pages, tally)
         say(f"Proof 4: the final standings of all {len(self._seasons)} seasons are the official ones.")
@@ -238,7 +250,7 @@ class Story:
             ("events submitted", f"{tally.submitted:,}"),
             ("acknowledged by a quorum", f"{len(tally.acks):,}"),
             ("  of these on a repeated request", f"{tally.repeated:,}"),
-            ("lost", f"{tally.submitted - len(tally.acks):,}"),
+            ("acknowledged and lost", f"{m.lost:,}"),
             ("sent again on purpose, all duplicates", f"{m.resent:,}"),
             ("races checked", f"{tally.races:,}"),
             ("rows equal to the official answer", f"{tally.rows:,}"),

@@ -7,13 +7,13 @@ locked nothing: anyone may go on with a higher epoch.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from failover.logs import has_lost_data, majority, newest_started, remembered
+from failover.logs import has_lost_data, later, majority, newest_started, remembered
 from journal.ports import JournalStatus, Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a successful Probe allows: seal `epoch` at everyone, counting the grants of `voters` only."""
+    """What a successful Probe allows: seal `epoch` at `asked`, counting the grants of `voters` only."""
 
     epoch: int
     from_epoch: int
@@ -23,6 +23,9 @@ class Plan:
     #: Members before this activation (region -> incarnation); empty at genesis.
     members: Mapping[str, str]
     voters: frozenset[str]
+    #: Regions to seal: the voters, and those being readmitted. Never a store that lost data or may have: a raised fence
+    #: would lift it above what its peers remember of it, and hide from the next coordinator that it must not vote.
+    asked: tuple[str, ...]
     need: int
     genesis: bool
     memories: Mapping[str, Peer]
@@ -36,6 +39,19 @@ class NotNow:
     detail: str
     newest_epoch: int = 0
     newest_owner: str = ""
+    #: `amnesiac` only: the own store does not carry the mark yet. A store that is no member by its token needs none, and
+    #: must not get it: it may have been begun anew for its readmission a moment ago.
+    mark: bool = False
+
+
+def in_doubt(answers: Mapping[str, JournalStatus]) -> bool:
+    """Whether a store looks as if it had lost data, by answers of one round.
+
+    That alone proves nothing: while an authority writes, what another store remembers may be newer than the status that
+    it is held against. A second round, asked for after the first has answered, decides (`evaluate`'s `remembered_before`).
+    """
+    newest, memories = newest_started(answers.values()), remembered(answers.values())
+    return newest is not None and any(has_lost_data(s, memories.get(r), newest.members.get(r)) for r, s in answers.items())
 
 
 def evaluate(
@@ -47,12 +63,14 @@ def evaluate(
     cause: str,
     expect: tuple[int, str] | None,
     leaving_out: frozenset[str] = frozenset(),
+    remembered_before: Mapping[str, Peer] | None = None,
 ) -> Plan | NotNow:
     """Decide from all probe answers whether `region` may seal now, and what.
 
     `answers` holds the regions that answered. `leaving_out` are members whose vote does not count (a
     readmission). A restart (`cause` restart or unstarted_seal) goes on only if the newest started epoch is
-    its own region's, or at genesis if it is the shard's home.
+    its own region's, or at genesis if it is the shard's home. `remembered_before` is what stores remembered
+    before these answers were asked for: a store below it has lost data.
     """
     own = answers.get(region)
     if own is None:
@@ -60,10 +78,18 @@ def evaluate(
     newest = newest_started(answers.values())
     if newest is None:
         return _genesis(region, regions, home, answers)
-    memories = remembered(answers.values())
-    lost = {r for r, s in answers.items() if has_lost_data(s, memories.get(r), newest.members.get(r))}
+    memories, before = remembered(answers.values()), remembered_before or {}
+    lost = {r for r, s in answers.items() if has_lost_data(s, before.get(r), newest.members.get(r))}
+    for name, peer in before.items():
+        memories[name] = later(memories.get(name), peer)
     if region in lost:
-        return NotNow(code="amnesiac", detail=f"the store of {region} has lost data; readmit it", newest_epoch=newest.epoch, newest_owner=newest.owner)
+        return NotNow(
+            code="amnesiac",
+            detail=f"the store of {region} has lost data; readmit it",
+            newest_epoch=newest.epoch,
+            newest_owner=newest.owner,
+            mark=not own.amnesiac and own.incarnation == newest.members.get(region),
+        )
     if expect is not None and (newest.epoch, newest.owner) != expect:
         return NotNow(
             code="moved",
@@ -86,6 +112,7 @@ def evaluate(
         config_version=newest.config_version,
         members=newest.members,
         voters=voters,
+        asked=tuple(r for r in regions if r in voters or r in leaving_out),
         need=need,
         genesis=False,
         memories=memories,
@@ -107,6 +134,7 @@ def _genesis(region: str, regions: tuple[str, ...], home: str, answers: Mapping[
         config_version=0,
         members={},
         voters=frozenset(regions),
+        asked=regions,
         need=len(regions),
         genesis=True,
         memories={},

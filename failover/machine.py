@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from failover import events as e
-from failover.activation import NotNow, evaluate
+from failover.activation import NotNow, evaluate, in_doubt
 from failover.events import Role
-from failover.logs import last_common, later, most_advanced
+from failover.logs import last_common, later, most_advanced, remembered
 from failover.replication import PeerProgress, ProbePeer, Replication
 from failover.state import Attempt, ShardState
 from journal.ports import Granted, JournalStatus, Peer, Refused
@@ -100,7 +100,8 @@ def _look_at_answers(state: ShardState, now: int, jitter: float) -> list[e.Actio
         return []
     sealing = state.role is Role.SEALING
     got = trying.grants if sealing else trying.answers
-    everyone = len(got) + len(trying.silent) >= len(state.regions)
+    asked = trying.plan.asked if sealing and trying.plan is not None else state.regions
+    everyone = len(got) + len(trying.silent) >= len(asked)
     if sealing and trying.plan is not None:
         enough = len(trying.plan.voters & got.keys()) >= trying.plan.need and state.region in got
     else:
@@ -125,6 +126,11 @@ def _probe_is_over(state: ShardState, now: int, jitter: float) -> list[e.Action]
     own = trying.answers.get(state.region)
     if own is not None:
         state.terms, state.tail, state.committed = list(own.terms), own.tail, own.committed
+    if trying.remembered is None and in_doubt(trying.answers):
+        trying.remembered = remembered(trying.answers.values())
+        trying.request, trying.began_ms, trying.majority_since_ms = state.requests(), now, None
+        trying.answers, trying.silent = {}, set()
+        return [e.Probe(request=trying.request, regions=state.regions)]
     plan = evaluate(
         region=state.region,
         regions=state.regions,
@@ -133,6 +139,7 @@ def _probe_is_over(state: ShardState, now: int, jitter: float) -> list[e.Action]
         cause=trying.cause,
         expect=trying.expect,
         leaving_out=frozenset(trying.readmit),
+        remembered_before=trying.remembered,
     )
     if isinstance(plan, NotNow):
         return _not_now(state, plan, now, jitter)
@@ -145,7 +152,7 @@ def _probe_is_over(state: ShardState, now: int, jitter: float) -> list[e.Action]
     return [
         e.SendSeal(
             request=trying.request,
-            regions=state.regions,
+            regions=plan.asked,
             epoch=plan.epoch,
             attempt=trying.token,
             from_epoch=plan.from_epoch,
@@ -165,12 +172,14 @@ def _not_now(state: ShardState, no: NotNow, now: int, jitter: float) -> list[e.A
         _learn(state, no.newest_epoch, no.newest_owner)
     state.role = Role.AMNESIAC if no.code == "amnesiac" else Role.FOLLOWER
     state.why = no.detail
-    ours = state.newest_owner == state.region or (state.newest_epoch == 0 and state.region == state.home)
-    if no.code == "follow" or (asked and not ours):
+    # Only what this very probe showed, the own store among it, lets a region rest: what it knew before may be outdated.
+    elsewhere = no.newest_epoch > 0 and no.newest_owner != state.region
+    # An amnesiac region goes on looking, so that it notices its readmission.
+    if no.code == "follow" or (asked and elsewhere and no.code != "amnesiac"):
         state.look_at_ms, state.backoff_ms = None, 0
     else:
         state.look_at_ms = now + _next_backoff(state, jitter)
-    actions: list[e.Action] = [e.MarkAmnesiac()] if no.code == "amnesiac" else []
+    actions: list[e.Action] = [e.MarkAmnesiac()] if no.mark else []
     return [*actions, e.ActivationEnded(ok=False, code=no.code, detail=no.detail)]
 
 
@@ -279,7 +288,7 @@ def _start(state: ShardState) -> list[e.Action]:
             expected=state.tail,
             from_epoch=plan.from_epoch,
             from_owner=plan.from_owner,
-            cause=trying.cause,
+            cause="genesis" if plan.genesis else trying.cause,
             asked_by=trying.asked_by,
             members=members,
             config_version=version,
@@ -446,7 +455,8 @@ def halt(state: ShardState, why: str) -> list[e.Action]:
 def heard_newer(state: ShardState, epoch: int, owner: str) -> None:
     """Note a newer started epoch seen in the own journal (a follower's only source of news)."""
     _learn(state, epoch, owner)
-    if state.role is Role.FOLLOWER and state.newest_owner != state.region:
+    # An older record, folded late, is no news to a region that has promised itself a higher epoch since: it must look again.
+    if epoch > state.epoch and state.role is Role.FOLLOWER and state.newest_owner != state.region:
         state.look_at_ms = None
 
 

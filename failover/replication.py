@@ -205,6 +205,13 @@ class Replication:
         self.committed = offset
         return offset
 
+    def held_without(self, region: str) -> bool:
+        """Whether a majority of the members holds all that is committed, `region` left out: then its store may be begun anew."""
+        votes = [self.tail] if self.region in self.members else []
+        votes += [p.verified for p in self.peers.values() if p.counts and p.region in self.members and p.region != region]
+        need = majority(len(self.members))
+        return len(votes) >= need and sorted(votes, reverse=True)[need - 1] >= self.committed
+
     def memories(self) -> dict[str, Peer]:
         """What to write beside the data, here and at every receiver: the most heard of each region."""
         result = {peer.region: peer.memory for peer in self.peers.values()}

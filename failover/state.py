@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from failover.activation import Plan
 from failover.events import Role
 from failover.replication import Replication, RequestNumbers
-from journal.ports import JournalStatus, Position
+from journal.ports import JournalStatus, Peer, Position
 from journal.records import Term
 
 
@@ -41,6 +41,8 @@ class Attempt:
     majority_since_ms: int | None = None
     plan: Plan | None = None
     answers: dict[str, JournalStatus] = field(default_factory=dict)
+    #: What an earlier round of Probe remembered of the regions; None while there was none.
+    remembered: Mapping[str, Peer] | None = None
     silent: set[str] = field(default_factory=set)
     #: Statuses of the regions that granted the seal.
     grants: dict[str, JournalStatus] = field(default_factory=dict)

@@ -386,7 +386,7 @@ def failover(
     if as_json:
         showing.print_json(answer)
     else:
-        table = showing.table("shard", "owner", "epoch", "ms", "boards")
+        table = showing.table("shard", "owner", "epoch", "ms", "moved along")
         for move in moved:
             boards = ", ".join(move.get("boards") or ())
             showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), boards)

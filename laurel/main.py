@@ -108,7 +108,8 @@ def _advice(exc: Any) -> str:
 
 def _sentence(text: str) -> str:
     line = " ".join(text.split())
-    line = line[:1].upper() + line[1:]
+    if line.partition(" ")[0].isalpha():  # eu-west stays eu-west
+        line = line[:1].upper() + line[1:]
     return line if line.endswith((".", "!", "?")) else line + "."
 
 

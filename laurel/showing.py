@@ -34,9 +34,8 @@ def table(*columns: str) -> "Table":
     return made
 
 
-_RIGHT = frozenset(
-    "position rank value version epoch committed tail lag heard_ms boards generations total ms restarts".split()
-)
+_NUMBERS = "position rank value version epoch committed tail lag heard_ms boards generations total ms restarts"
+_RIGHT = frozenset(_NUMBERS.split())
 
 
 def add_row(to: "Table", *cells: object) -> None:

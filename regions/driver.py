@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import ray
+from ray._private.node import Node
 
 from actors.remote import RemoteGateway, RemoteReplica, RemoteShard
 from config.loading import load_cluster
@@ -55,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    _leave_out_helpers()
     ray.init(
         include_dashboard=False,
         num_cpus=4,
@@ -86,6 +88,16 @@ def main(arguments: list[str] | None = None) -> int:
                 log.error("%s is gone for good: %s", name, error)
                 return 1
     return 0
+
+
+def _leave_out_helpers() -> None:
+    """Start no autoscaler monitor, log monitor and dashboard server: nothing here uses them, and each is a Python process.
+
+    There is no public switch for it (Ray 2.60), so a Ray that names them otherwise starts them, and all works as well.
+    """
+    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+        if hasattr(Node, name):
+            setattr(Node, name, lambda *_, **__: None)
 
 
 async def _check_store(config: ClusterConfig, region: str) -> None:

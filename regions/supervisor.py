@@ -3,8 +3,8 @@
     python -m regions.supervisor --config cluster.yaml --region eu-west --data-dir .laurel
 
 It owns every process of the region: as PID 1 of a PID namespace (the launcher makes it), else as the subreaper of its
-tree. A child fails when it exits, when it was well and misses five probes in a row, or when it never becomes well
-within 30 s; a stopped or hung one therefore fails too. So does the driver when Ray's control server or raylet is gone:
+tree. A child fails when it exits, when it was well and misses too many probes in a row, or when it never becomes well;
+a stopped or hung one therefore fails too. So does the driver, at once, when Ray's control server or raylet is gone:
 actors go on answering without them, and nothing in Ray brings them back. Then all of it is killed, waited for, and
 started again.
 SIGTERM, SIGINT or SIGHUP stops in order: driver, its leftovers, store (whose log is then complete on disk).
@@ -68,6 +68,8 @@ class Patience:
 
     probe_s: float = 1.0
     misses: int = 5
+    #: The driver's are those of its gateway, which Ray or the driver brings back; on a busy machine that takes seconds.
+    driver_misses: int = 15
     first_answer_s: float = 30.0
     stop_s: float = 10.0
 
@@ -78,6 +80,8 @@ class _Child:
     report: ChildReport
     process: subprocess.Popen[bytes] | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Processes below it that it cannot do without, by program.
+    needs: dict[str, Process] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:
@@ -87,10 +91,8 @@ class _Child:
 
 #: Programs of Ray's head: a region without one of them is dying, however well it answers.
 _HEAD = {"gcs_server", "raylet"}
-
-
-class _Lost(Exception):
-    """A part is gone that a child cannot do without: no use in waiting."""
+#: How soon the death of one of them is noticed.
+_LOOK_S = 0.1
 
 
 Probe = Callable[[], Awaitable[str]]
@@ -175,16 +177,14 @@ class Supervisor:
         while True:
             healthy_s = 0.0
             if self._spawn(self._store, store_command(self._address), dict(os.environ)):
-                healthy_s = await self._watch(self._store, probe)
+                healthy_s = await self._watch(self._store, probe, self._patience.misses)
             self._store_ready.clear()
             self._end(self._store, self._store_tree)
             await asyncio.sleep(backoff.after(healthy_s))
 
     async def _keep_driver(self) -> None:
-        head: dict[str, Process] = {}
-
         async def probe() -> str:
-            self._check_head(head)
+            self._check_head()
             status = await http_status(self._settings.host, self._settings.port, "/healthz", self._patience.probe_s)
             if status != 200:
                 raise ConnectionError(f"/healthz answered {status}")
@@ -194,30 +194,26 @@ class Supervisor:
         while True:
             await self._store_ready.wait()
             healthy_s = 0.0
-            head.clear()
+            self._driver.needs.clear()
             _prune_sessions(self._paths.ray_tmp)
             if self._spawn(self._driver, self._driver_command, self._driver_environment()):
-                healthy_s = await self._watch(self._driver, probe)
+                healthy_s = await self._watch(self._driver, probe, self._patience.driver_misses)
             self._end(self._driver, self._driver_tree)
             await asyncio.sleep(backoff.after(healthy_s))
 
-    async def _watch(self, child: _Child, probe: Probe) -> float:
+    async def _watch(self, child: _Child, probe: Probe, most_misses: int) -> float:
         """Wait until `child` fails; return its longest time in seconds without a miss. Why it failed goes into its report."""
         patience, born = self._patience, time.monotonic()
         misses, answered, well_since, well_s, health = 0, False, 0.0, 0.0, "starting"
         while True:
             hurry = health in {"starting", "loading"}
-            if await _set_within(child.ended, min(0.1, patience.probe_s) if hurry else patience.probe_s):
-                why = _exit_words(child.process.returncode if child.process else None)
+            if why := await _end_within(child, min(0.1, patience.probe_s) if hurry else patience.probe_s):
                 break
             try:
                 health = await probe()
-            except _Lost as error:
-                why = str(error)
-                break
             except (OSError, TimeoutError, ValueError, EOFError) as error:
                 misses += 1
-                if misses >= patience.misses and answered:
+                if misses >= most_misses and answered:
                     why = f"no answer to {misses} probes in a row ({str(error) or type(error).__name__})"
                     break
                 if not answered and time.monotonic() - born > patience.first_answer_s:
@@ -281,14 +277,12 @@ class Supervisor:
         store = self._store_tree()
         return [process for process in process_tree.descendants(os.getpid()) if process not in store]
 
-    def _check_head(self, head: dict[str, Process]) -> None:
-        """Remember the parts of Ray's head as they come up. Raises `_Lost` when one is gone, `TimeoutError` when one is stopped."""
+    def _check_head(self) -> None:
+        """Remember the parts of Ray's head as they come up. Raises `TimeoutError` when one is stopped."""
         for process in process_tree.descendants(os.getpid()):
             if (name := process_tree.program_name(process.pid)) in _HEAD:
-                head.setdefault(name, process)
-        for name, process in head.items():
-            if not process_tree.alive(process):
-                raise _Lost(f"Ray's {name} is gone")
+                self._driver.needs.setdefault(name, process)
+        for name, process in self._driver.needs.items():
             if process_tree.stopped(process):
                 raise TimeoutError(f"Ray's {name} is stopped")
 
@@ -391,6 +385,18 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
     return True
 
 
+async def _end_within(child: _Child, timeout_s: float) -> str:
+    """Why `child` ended within that time, by itself or because what it needs is gone; "" if it did not."""
+    until = time.monotonic() + timeout_s
+    while (left := until - time.monotonic()) > 0:
+        if await _set_within(child.ended, min(left, _LOOK_S) if child.needs else left):
+            return _exit_words(child.process.returncode if child.process else None)
+        for name, process in child.needs.items():
+            if not process_tree.alive(process):
+                return f"Ray's {name} is gone"
+    return ""
+
+
 def _exit_words(code: int | None) -> str:
     if code is None or code >= 0:
         return f"ended with exit code {code}"
@@ -449,7 +455,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--containment", choices=("namespace", "subreaper"), default="subreaper", help="namespace: it runs as PID 1")
     parser.add_argument("--driver", default=os.environ.get(DRIVER_COMMAND, ""), help="command that stands in for the Ray driver")
     parser.add_argument("--probe-ms", type=int, default=1000, help="time between probes, and for the answer to one")
-    parser.add_argument("--grace-ms", type=int, default=90_000, help="time for a child's first good answer")
+    parser.add_argument("--grace-ms", type=int, default=180_000, help="time for a child's first good answer")
     given = parser.parse_args(arguments)
     logging.Formatter.converter = time.gmtime
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)sZ %(levelname)s %(message)s")

@@ -89,12 +89,12 @@ class RunningCluster:
             body = {"events": events} if isinstance(events, list) else events
             return http.post(f"/v1/boards/{board}/events{query}", json=body, **options)
 
-    def get(self, region: str, path: str, *, after: httpx.Response | None = None, scope: str | None = "reader", **parameters: Any) -> httpx.Response:
-        """GET a path of one region; `after` is a submit's response, whose events the answer must include."""
+    def get(self, region: str, path: str, *, after: httpx.Response | None = None, **parameters: Any) -> httpx.Response:
+        """GET a path of one region with a reader's token; `after` is a submit's response, whose events the answer must include."""
         if after is not None:
             parameters["at_least"] = position(after)
-        with self.http(region, scope) as http:
-            return http.get(path, params=parameters)
+        with self.http(region, "reader") as http:
+            return http.get(path, params=parameters or None)
 
     def shard(self, region: str, shard: str = SHARD) -> dict[str, Any]:
         """What `region` says of a shard; {} when it does not answer."""

@@ -251,7 +251,7 @@ STATUS = {
             "tail": 1042,
             "serving": True,
             "lag": {"us-east": {"entries": 31, "heard_ms": 12, "amnesiac": False}},
-            "replica": {"serving": True, "alarm": "", "boards_count": 2, "boards": {BOARD: {"generation": 17}, "k:l:m:n": {"generation": 5}}},
+            "replica": {"serving": True, "boards_count": 2, "boards": {BOARD: {"generation": 17}, "k:l:m:n": {"generation": 5}}},
         },
         "us-east/0": {"role": "follower", "known_epoch": 4, "known_owner": "us-east"},
     },

@@ -112,7 +112,7 @@ class Case:
         self.until(lambda: len(self.load.book.sent_and_acknowledged(since)) == 3, "each game server writes")
         self.until(lambda: all(w.newest() >= 0 for w in self.load.watchers.values()), "each region is read")
 
-    def until(self, holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    def until(self, holds: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
         """As the cluster's, and over at once when a game server has failed."""
 
         def look() -> Any:

@@ -16,7 +16,12 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 def event(event_id: str, player_id: str, value: int, second: int = 0) -> dict[str, Any]:
-    return {"event_id": event_id, "player_id": player_id, "value": value, "achieved_at": f"2025-11-30T10:{second // 60:02}:{second % 60:02}Z"}
+    return {
+        "event_id": event_id,
+        "player_id": player_id,
+        "value": value,
+        "achieved_at": f"2025-11-30T10:{second // 60:02}:{second % 60:02}Z",
+    }
 
 
 def entries(response: httpx.Response) -> list[tuple[int, int, str]]:
@@ -111,7 +116,10 @@ def test_a_pinned_generation_is_the_same_bytes_in_all_regions_and_for_ever(clust
             found[generation] = (answers[0].content, answers[0].headers["etag"])
         return found
 
-    cluster.until(lambda: all(cluster.get(r, f"/v1/boards/{board}/top", generation=generations[-1]).is_success for r in cluster.regions), "it is everywhere")
+    cluster.until(
+        lambda: all(cluster.get(r, f"/v1/boards/{board}/top", generation=generations[-1]).is_success for r in cluster.regions),
+        "it is everywhere",
+    )
     before = pinned()
     last = cluster.post("eu-west", board, [event(f"later-{n}", f"p{n}", 1000 + n) for n in range(20)])
     for region in cluster.regions:
@@ -229,7 +237,10 @@ def test_a_cursor_gives_the_same_page_each_time_in_every_region_and_for_all_at_o
         first = pages.ask(limit=5, at_least=position(last)).json()
         cluster.until(lambda: all(r.is_success for r in pages.from_all(generation=first["generation"])), "it is everywhere")
         found: list[bytes] = []
-        threads = [threading.Thread(target=lambda: found.extend(r.content for r in pages.from_all(limit=5, cursor=first["next"]))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: found.extend(r.content for r in pages.from_all(limit=5, cursor=first["next"])))
+            for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -248,7 +259,10 @@ def test_a_cursor_of_another_board_or_altered_is_refused(cluster: RunningCluster
     for path, sent in ((f"/v1/boards/{other}/top", cursor), (f"/v1/boards/{board}/top", altered), (f"/v1/boards/{board}/top", "x" * 3000)):
         for region in cluster.regions:
             answer = cluster.get(region, path, cursor=sent, limit=3)
-            assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "bad_cursor", "cursor"), (region, answer.text)
+            assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "bad_cursor", "cursor"), (
+                region,
+                answer.text,
+            )
 
 
 def test_page_two_alone_goes_on_counting_where_page_one_ends(cluster: RunningCluster) -> None:
@@ -258,7 +272,10 @@ def test_page_two_alone_goes_on_counting_where_page_one_ends(cluster: RunningClu
     last = cluster.post("eu-west", board, [event(f"e{n}", f"p{n:02}", value) for n, value in enumerate(values)])
     first = cluster.get("ap-south", f"/v1/boards/{board}/top", after=last, limit=50).json()
     second = entries(cluster.get("us-east", f"/v1/boards/{board}/top", after=last, limit=50, cursor=first["next"]))
-    assert [(place, rank) for place, rank, _ in second] == [*((place, 38) for place in range(51, 56)), *((place, place) for place in range(56, 61))]
+    assert [(place, rank) for place, rank, _ in second] == [
+        *((place, 38) for place in range(51, 56)),
+        *((place, place) for place in range(56, 61)),
+    ]
 
 
 def test_next_is_followed_to_the_end_of_12000_rows_and_no_link_is_refused(cluster: RunningCluster) -> None:

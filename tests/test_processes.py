@@ -331,7 +331,7 @@ def test_stopped_driver_is_replaced(bench: Bench) -> None:
     bench.back_without("driver", bench.kill("driver", signal.SIGSTOP))
     report = bench.region.report()
     assert report is not None
-    assert report.children["driver"].last_end.startswith("no answer to 5 probes in a row")
+    assert report.children["driver"].last_end.startswith("no answer to 15 probes in a row")
 
 
 @pytest.mark.store

@@ -1,0 +1,163 @@
+"""Three real regions for a measurement: started as `laurel up` starts them, in a temporary directory, on free ports.
+
+Nothing that production does is left out: tokens are checked, every store syncs each write to disk before it answers,
+and an event counts only when a majority of the regions holds it.
+"""
+
+import os
+import random
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from regions import process_tree
+from regions.launcher import Launcher
+from regions.specs import make_keys
+
+SHARD = "eu-west/0"
+_CONFIG = Path(__file__).resolve().parent.parent / "cluster.yaml"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_ports() -> Iterator[int]:
+    """Loopback ports below those that the kernel gives out by itself: a region that comes back must find its own free."""
+    ports = list(range(20_000, 32_000))
+    random.shuffle(ports)
+    for port in ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+class Cluster:
+    """The regions, from `with` to its end."""
+
+    def __init__(self) -> None:
+        self.data_dir = Path(tempfile.mkdtemp(prefix="laurel-bench-"))
+        raw: dict[str, Any] = yaml.safe_load(_CONFIG.read_text("utf-8"))
+        ports = free_ports()
+        for region in raw["regions"].values():
+            region["port"] = next(ports)
+            region["store"] = {"port": next(ports)}
+            region["link"]["port"] = next(ports)
+        raw["boards"] = {}
+        config_path = self.data_dir / "cluster.yaml"
+        config_path.write_text(yaml.safe_dump(raw, sort_keys=False), "utf-8")
+        self.regions: list[str] = list(raw["regions"])
+        make_keys(self.data_dir, self.regions)
+        self.launcher = Launcher(config_path, self.data_dir)
+        self.ports: dict[str, int] = {name: region["port"] for name, region in raw["regions"].items()}
+        self._operators = {
+            name: httpx.Client(
+                base_url=f"http://127.0.0.1:{port}",
+                headers={"authorization": f"Bearer {self.token('operator')}"},
+                timeout=30,
+                trust_env=False,
+            )
+            for name, port in self.ports.items()
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            self.launcher.start_all()
+            self.launcher.wait_ready(120)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for client in self._operators.values():
+            client.close()
+        self.launcher.stop_all()
+        for region in self.launcher.regions.values():
+            shutil.rmtree(region.paths.ray_tmp, ignore_errors=True)
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def token(self, scope: str) -> str:
+        """A token for all games: game-server, reader or operator."""
+        return (self.data_dir / "tokens" / f"{scope}.token").read_text("utf-8")
+
+    def fresh_board(self, **rules: Any) -> str:
+        """A new best-score board that every region knows."""
+        board = f"arena-clash:bench-{uuid.uuid4().hex[:8]}:S7:global"
+        home = self._operators[self.regions[0]]
+        reply = home.post("/v1/admin/boards", json={"board": board, "policy": "best_score", **rules})
+        reply.raise_for_status()
+        for name, client in self._operators.items():
+            until(lambda client=client: client.get(f"/v1/boards/{board}").status_code == 200, f"{name} knows {board}")  # type: ignore[misc]
+        return board
+
+    def shard(self, region: str) -> dict[str, Any]:
+        """What a region says of the shard; {} when it does not answer."""
+        try:
+            return dict(self._operators[region].get("/v1/status", timeout=2).json()["shards"][SHARD])
+        except (httpx.HTTPError, KeyError, ValueError):
+            return {}
+
+    def failover(self, to: str, *, force: bool) -> dict[str, Any]:
+        """An operator's command, given to region `to`. Raises httpx.HTTPStatusError when it is refused."""
+        reply = self._operators[to].post("/v1/admin/failover", json={"shard": SHARD, "to": to, "force": force})
+        reply.raise_for_status()
+        return dict(reply.json())
+
+    def settled(self, home: str) -> None:
+        """Wait until `home` serves and every region has folded all that is committed."""
+        until(lambda: self.shard(home).get("serving"), f"{home} serves")
+        for name in self.regions:
+            until(lambda name=name: self._level(name, home), f"{name} has caught up")  # type: ignore[misc]
+
+    def _level(self, name: str, home: str) -> bool:
+        theirs, ours = self.shard(name), self.shard(home)
+        return (
+            bool(theirs)
+            and bool(theirs.get("replica"))
+            and theirs["replica"]["applied"] >= ours["committed"] - 1
+            and theirs["applied"] >= ours["committed"] - 1
+        )
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds of all living processes of the regions so far, by role; `other` is Ray and the supervisors."""
+        spent: dict[str, float] = {}
+        for region in self.launcher.regions.values():
+            roles = {pid: role for role, pids in region.host_pids().items() for pid in pids}
+            supervisor = next((pid for pid, role in roles.items() if role == "supervisor"), None)
+            if supervisor is None:
+                continue
+            for pid in [supervisor, *(process.pid for process in process_tree.descendants(supervisor))]:
+                role: str = roles.get(pid, "other")
+                role = role if role in ("store", "shard", "replica", "gateway") else "other"
+                spent[role] = spent.get(role, 0.0) + _cpu_s(pid)
+        return spent
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def until(holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
+    """Poll until `holds()`. Raises TimeoutError that says what did not come."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.05)

@@ -1,0 +1,220 @@
+"""One region in one process: its watched store, its actors, replica, route and acceptor, and the wires to the others.
+
+An actor reaches its store through a `Door` of its own, so that one instance can sleep or die while another lives.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from watched_log import WatchedLog
+
+from actors.messages import Unanswered, to_wire
+from actors.replica import ReplicaActor
+from actors.shard import ShardActor, decode_submit
+from boards.model import Submission
+from failover.events import Role
+from journal.memory import MemoryJournal
+from journal.ports import Accepted, Append, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
+from journal.records import Entry
+from regions.link_server import Acceptor
+from regions.links import HttpLinks
+from regions.routing import Directory, ShardRoute
+
+if TYPE_CHECKING:
+    from inprocess_cluster import Cluster
+
+SHARD = "eu/0"
+#: After so long a message without an answer is unknown.
+LINK_S = 0.12
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Door:
+    """One actor's way to its region's store: shut while it sleeps, gone when it died, unanswered while the store is down."""
+
+    def __init__(self, region: "Region") -> None:
+        self._region = region
+        self.awake = asyncio.Event()
+        self.awake.set()
+        #: Methods that never answer here.
+        self.blocked: set[str] = set()
+        #: So many of the next appends are carried out without an answer.
+        self.answers_to_lose = 0
+        self.appends = 0
+
+    async def _open(self, what: str = "") -> MemoryJournal:
+        await self.awake.wait()
+        while what in self.blocked:
+            await asyncio.sleep(0.005)
+        if not self._region.up:
+            await asyncio.sleep(0.01)
+            raise JournalUnavailable(f"the store of {self._region.name} is down")
+        return self._region.store
+
+    async def append(
+        self, *, epoch: int, attempt: str, expected: Position, entries: Sequence[Entry], committed: int, peers: dict[str, Peer]
+    ) -> Accepted | Refused:
+        store = await self._open("append" if entries else "")
+        answer = await store.append(epoch=epoch, attempt=attempt, expected=expected, entries=entries, committed=committed, peers=peers)
+        self.appends += bool(entries)
+        if entries and self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise JournalUnavailable("the answer was lost")
+        return answer
+
+    async def wait_for(self, *, committed_above: int, timeout_ms: int) -> int:
+        store = await self._open()
+        return await store.wait_for(committed_above=committed_above, timeout_ms=min(timeout_ms, 50))
+
+    async def status(self) -> JournalStatus:
+        return await (await self._open()).status()
+
+    async def accept(self, message: Append) -> Accepted | Refused:
+        return await (await self._open()).accept(message)
+
+    async def seal(self, message: Seal) -> Any:
+        return await (await self._open()).seal(message)
+
+    async def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
+        return await (await self._open()).adopt(epoch=epoch, attempt=attempt, expected=expected, keep=keep, entries=entries)
+
+    async def read(self, first: int, *, limit: int = 256, max_bytes: int = 4_000_000) -> list[Entry]:
+        return await (await self._open()).read(first, limit=limit, max_bytes=max_bytes)
+
+    async def orphans(self) -> list[OrphanBatch]:
+        return await (await self._open()).orphans()
+
+    async def mark_amnesiac(self) -> None:
+        await (await self._open()).mark_amnesiac()
+
+    async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
+        return await (await self._open()).readmit(incarnation=incarnation, fence=fence)
+
+    async def close(self) -> None:
+        """Nothing to give back: the store is the region's."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """One direction between two regions."""
+
+    cut: bool = False
+    delay_s: float = 0.0
+    #: Each message is delivered a second time, this much later.
+    again_after_s: float | None = None
+    #: Kinds of messages that are lost (`append`, `seal`, ...) while the others pass.
+    lost: set[str] = field(default_factory=set)
+
+
+class Links(HttpLinks):
+    """The real codec over the wires of the cluster."""
+
+    def __init__(self, cluster: "Cluster", region: str, door: Door | None) -> None:
+        self._cluster, self._region, self._door, self._timeout_s = cluster, region, door, LINK_S
+        self.sent: list[str] = []
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
+        if self._door is not None:
+            await self._door.awake.wait()
+        patience = timeout_s if path in ("drain", "submit", "operate") and timeout_s else LINK_S
+        self.sent.append(path)
+        return await self._cluster.carry(self._region, peer, path, body, patience)
+
+
+@dataclass(slots=True)
+class Running:
+    """One instance of a region's shard actor."""
+
+    actor: ShardActor
+    door: Door
+    dead: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Region:
+    """A region's store, its actors, its replica, its acceptor and its gateway's route."""
+
+    def __init__(self, cluster: "Cluster", name: str, path: Path) -> None:
+        self.cluster, self.name, self.path = cluster, name, path
+        self.up = True
+        self.log = WatchedLog(SHARD, name, cluster.watch)
+        self.store = MemoryJournal(self.log)
+        self.instances: list[Running] = []
+        self.directory = Directory()
+        self.links = Links(cluster, name, None)
+        unused: Any = None  # tokens and fault table: messages are handed to it behind both
+        self.acceptor = Acceptor(
+            region=name,
+            journals={SHARD: Door(self)},
+            shards=self,
+            verifier=unused,
+            faults=unused,
+            on_authority=self.directory.learn,
+        )
+        self.route = ShardRoute(SHARD, name, self.directory, self, self.links, call_timeout_s=1.5)
+        self.replica: ReplicaActor | None = None
+
+    # -- the actors of this region, as its gateway and its acceptor reach them
+
+    def _newest(self) -> Running:
+        if not self.up or not self.instances:
+            raise TimeoutError(f"no shard actor of {self.name} answers")
+        return self.instances[-1]
+
+    async def _alive(self, running: Running, work: Awaitable[Any]) -> Any:
+        """What an actor answers, unless it dies before it does."""
+        task, death = asyncio.ensure_future(work), asyncio.ensure_future(running.dead.wait())
+        try:
+            await asyncio.wait((task, death), return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not running.dead.is_set():
+                return task.result()
+            raise TimeoutError(f"the shard actor of {self.name} died")
+        finally:
+            task.cancel()
+            death.cancel()
+
+    async def submit(self, shard: str, payload: bytes) -> bytes:
+        running = self._newest()
+
+        async def one(board_id: str, subject: str, events: list[Submission]) -> Any:
+            try:
+                return await running.actor.submit(board_id, events, subject)
+            except Unanswered as error:
+                return to_wire(error)
+
+        return _encode(await self._alive(running, asyncio.gather(*(one(*r) for r in decode_submit(payload)))))
+
+    async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
+        running = self._newest()
+        offset: int | None = await self._alive(running, running.actor.drain(epoch, to, asked_by))
+        return offset
+
+    async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def actor(self) -> ShardActor:
+        """The newest instance."""
+        return self.instances[-1].actor
+
+    @property
+    def door(self) -> Door:
+        """The newest instance's door."""
+        return self.instances[-1].door
+
+    @property
+    def role(self) -> Role | None:
+        """Role of the newest instance; None when there is none."""
+        return self.actor.state.role if self.instances else None
+
+    def swap(self, log: WatchedLog) -> None:
+        """Another store in the place of this one: an earlier copy, or an empty one."""
+        self.log = self.store.log = log
+        self.cluster.watch.cut[self.name] = {(e.epoch, e.offset, e.digest): e for batch in log.orphans() for e in batch.entries}
