@@ -103,8 +103,11 @@ class ShardActor:
 
         Raises NoAuthority: definite, nothing appended; carries the newest started epoch known and its owner.
         """
-        writer = self._serving()
-        return await writer.submit(board_id, submissions, subject)
+        return await self.submit_later(board_id, submissions, subject)
+
+    def submit_later(self, board_id: str, submissions: Sequence[Submission], subject: str) -> asyncio.Future[list[SubmitResult]]:
+        """As `submit`, without a task of its own; NoAuthority is raised here, or by the future."""
+        return self._serving().submit(board_id, submissions, subject)
 
     async def create_board(self, board_id: str, rules: BoardRules, subject: str) -> tuple[BoardState, bool]:
         """Create a board in this shard; (state, False) if it is there with the same rules."""
@@ -248,7 +251,8 @@ class ShardActor:
             case e.CommitMoved(offset=offset):
                 self.waiters.advance(offset)
                 self.folding.committed_to(offset)
-                if self._persisted < offset and not self._persisting:
+                # What is queued becomes an entry at once, and its append carries the news.
+                if self._persisted < offset and not self._persisting and not (self.writer is not None and self.writer.queue):
                     self._persisting = True
                     self._spawn(self._persist_commit())
             case e.CatchUp(offset=offset):

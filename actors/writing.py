@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from actors.messages import BoardExists, NoAuthority, SubmitResult, UnknownBoard
 from actors.ports import Limits
@@ -81,13 +82,16 @@ class Writer:
 
     # -- what callers do ------------------------------------------------------------------------------------
 
-    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
-        """Decide events in order. Raises NoAuthority (definite: nothing appended), UnknownBoard."""
+    def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> asyncio.Future[list[SubmitResult]]:
+        """Queue events; the future's results are in their order, and it may raise NoAuthority or UnknownBoard.
+
+        Raises NoAuthority at once (definite: nothing appended) when nothing more is taken.
+        """
         self._check_room()
         done: asyncio.Future[list[SubmitResult]] = asyncio.get_running_loop().create_future()
         self.queue.append(Request(board_id, subject, submissions, done))
         self._wake.set()
-        return await done
+        return done
 
     async def create_board(self, board_id: str, rules: BoardRules, incarnation: str, subject: str) -> tuple[BoardState, bool]:
         """Create a board, or return it if it is there with the same rules (False). Raises BoardExists, NoAuthority."""
@@ -159,23 +163,27 @@ class Writer:
         offset = self.tail.offset + 1
         now_ms, records = self.wall_ms(), list[Record]()
         events = 0
+        boards: dict[str, BoardState] = {}
+        decisions: list[tuple[Request, list[Decided]]] = []
         with self.ledger.reader() as reader:
             while self.queue and events < self.limits.events_per_entry:
                 request = self.queue.popleft()
                 if isinstance(request, BoardRequest):
                     self._decide_board(request, offset, now_ms, records)
                     continue
-                board = self.pending.board(request.board_id)
+                board = boards.get(request.board_id) or self.pending.board(request.board_id)
                 if board is None:
-                    request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}"))
+                    if not request.done.done():
+                        request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}"))
                     continue
                 scored, decided = self.pending.decide(
                     reader, board, request.submissions, subject=request.subject, now_ms=now_ms, epoch=self.epoch, offset=offset
                 )
+                boards[request.board_id] = board
                 records.extend(scored)
                 events += len(request.submissions)
-                state = self.pending.board(request.board_id) or board
-                self._answer_later(request, decided, state.generation + bool(state.unpublished))
+                decisions.append((request, decided))
+        self._answer_later(decisions)
         self._publish_due(offset, now_ms, records)
         drained = None
         if not self.queue and self.draining is not None and self.drained is not None:
@@ -232,33 +240,42 @@ class Writer:
         else:
             request.done.set_result((state, created))
 
-    def _answer_later(self, request: Request, decided: Sequence[Decided], visible_by: int) -> None:
-        asyncio.get_running_loop().create_task(self._when_committed(request, decided, visible_by))
+    def _answer_later(self, decisions: list[tuple[Request, list[Decided]]]) -> None:
+        """Let the answers of one entry wait, those that rest on the same offset together. Before the entry's publish records."""
+        visible_by: dict[str, int] = {}
+        waiting: dict[int, list[_Answer]] = {}
+        for request, decided in decisions:
+            board_id = request.board_id
+            if board_id not in visible_by:
+                state = self.pending.board(board_id)
+                visible_by[board_id] = 0 if state is None else state.generation + bool(state.unpublished)
+            depends = max([d.depends for d in decided], default=0)
+            waiting.setdefault(depends, []).append(_Answer(request, decided, visible_by[board_id]))
+        for depends, answers in waiting.items():
+            asyncio.get_running_loop().create_task(self._when_committed(depends, answers))
 
-    async def _when_committed(self, request: Request, decided: Sequence[Decided], visible_by: int) -> None:
-        """Answer one request once everything that its results rest on is committed."""
-        depends = max((d.depends for d in decided), default=0)
+    async def _when_committed(self, depends: int, answers: list["_Answer"]) -> None:
+        """Answer requests once everything that their results rest on is committed."""
         try:
             await self.waiters.wait(depends, self.limits.ack_timeout_ms / 1000)
             acknowledged = depends
         except (Deposed, TimeoutError):
             acknowledged = self.waiters.committed
-        results = [
-            SubmitResult(
-                outcome=d.outcome,
-                value=d.value,
-                version=d.version,
-                improved=d.improved,
-                epoch=d.epoch,
-                offset=d.offset,
-                visible_by=visible_by,
-                code=d.code,
-                allowed=d.allowed,
-            )
-            if d.depends <= acknowledged
-            else SubmitResult(outcome=Outcome.UNKNOWN, code="unknown")
-            for d in decided
-        ]
-        if not request.done.done():
-            request.done.set_result(results)
+        for request, decided, visible_by in answers:
+            if not request.done.done():
+                request.done.set_result(
+                    [
+                        SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, visible_by, d.code, "", d.allowed)
+                        if d.depends <= acknowledged
+                        else SubmitResult(Outcome.UNKNOWN, code="unknown")
+                        for d in decided
+                    ]
+                )
 
+
+class _Answer(NamedTuple):
+    """A decided request on its way out; `visible_by` as in `SubmitResult`."""
+
+    request: Request
+    decided: list[Decided]
+    visible_by: int

@@ -12,7 +12,7 @@ from typing import Any
 from failover import events as e
 from failover.activation import NotNow, evaluate, in_doubt
 from failover.events import Role
-from failover.logs import last_common, later, most_advanced, remembered
+from failover.logs import last_common, later, most_advanced, newest_started, remembered
 from failover.replication import PeerProgress, ProbePeer, Replication
 from failover.state import Attempt, ShardState
 from journal.ports import Granted, JournalStatus, Peer, Refused
@@ -131,6 +131,11 @@ def _probe_is_over(state: ShardState, now: int, jitter: float) -> list[e.Action]
         trying.request, trying.began_ms, trying.majority_since_ms = state.requests(), now, None
         trying.answers, trying.silent = {}, set()
         return [e.Probe(request=trying.request, regions=state.regions)]
+    newest = newest_started(trying.answers.values())
+    if state.attempt and newest is not None and newest.owner == state.region and newest.epoch > state.epoch:
+        # Each epoch that this process starts is above those it knows, so this one is another instance's: give way for good,
+        # else two instances of one region depose each other for ever.
+        return [*_superseded(state), e.ActivationEnded(ok=False, code="superseded", detail=state.why)]
     plan = evaluate(
         region=state.region,
         regions=state.regions,
@@ -176,7 +181,7 @@ def _not_now(state: ShardState, no: NotNow, now: int, jitter: float) -> list[e.A
     elsewhere = no.newest_epoch > 0 and no.newest_owner != state.region
     # An amnesiac region goes on looking, so that it notices its readmission.
     if no.code == "follow" or (asked and elsewhere and no.code != "amnesiac"):
-        state.look_at_ms, state.backoff_ms = None, 0
+        state.look_at_ms, state.backoff_ms = now + state.timing.rest_ms, 0
     else:
         state.look_at_ms = now + _next_backoff(state, jitter)
     actions: list[e.Action] = [e.MarkAmnesiac()] if no.mark else []
@@ -316,14 +321,19 @@ def _own_appended(state: ShardState, event: e.OwnAppended) -> list[e.Action]:
 def _own_refused(state: ShardState, refused: Refused, now: int) -> list[e.Action]:
     status = refused.status
     if status.granted_region == state.region and status.granted_attempt != state.attempt and status.fence >= state.epoch:
-        state.role, state.why = Role.HALTED, "superseded by a newer instance of this actor"
-        state.replication = None
-        return [e.StepDown(why=state.why), e.Exit(why=state.why)]
+        return _superseded(state)
     if refused.reason == "diverged":
         return halt(state, "the own store holds another entry at this place")
     if status.fence > state.epoch:
         return _outrun(state, status, now, 0.5)
     return _step_down(state, f"the own store refused: {refused.reason}", look_at_ms=now)
+
+
+def _superseded(state: ShardState) -> list[e.Action]:
+    """Another instance of this region's actor has the shard now: this one ends."""
+    state.role, state.why = Role.HALTED, "superseded by a newer instance of this actor"
+    state.replication, state.trying = None, None
+    return [e.StepDown(why=state.why), e.Exit(why=state.why)]
 
 
 def _peer_answered(state: ShardState, event: e.PeerAnswered) -> list[e.Action]:
@@ -453,11 +463,9 @@ def halt(state: ShardState, why: str) -> list[e.Action]:
 
 
 def heard_newer(state: ShardState, epoch: int, owner: str) -> None:
-    """Note a newer started epoch seen in the own journal (a follower's only source of news)."""
+    """Note a newer started epoch seen in the own journal, for status and refusals. It does not keep a region from looking:
+    what is committed there may be older than what it, or its last life, has started since."""
     _learn(state, epoch, owner)
-    # An older record, folded late, is no news to a region that has promised itself a higher epoch since: it must look again.
-    if epoch > state.epoch and state.role is Role.FOLLOWER and state.newest_owner != state.region:
-        state.look_at_ms = None
 
 
 _HANDLERS: dict[type[e.Event], Callable[[ShardState, Any], list[e.Action]]] = {

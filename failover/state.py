@@ -19,6 +19,9 @@ class Timing:
     #: Once a majority has answered, how long the others are waited for.
     grace_ms: int = 150
     seal_restart_ms: int = 1000
+    #: How long a follower rests before it looks again. A start record of its own region may have become durable after it
+    #: looked (an append of its last life that was under way); everyone else follows that, so it must find it by itself.
+    rest_ms: int = 10_000
     handover_timeout_ms: int = 10_000
     backoff_min_ms: int = 200
     backoff_max_ms: int = 30_000
@@ -67,7 +70,7 @@ class ShardState:
     trying: Attempt | None = None
     replication: Replication | None = None
     requests: RequestNumbers = field(default_factory=RequestNumbers)
-    #: When to look again whether the shard is this region's to serve; None while another owns it.
+    #: When to look again whether the shard is this region's to serve; None while it looks, or serves.
     look_at_ms: int | None = 0
     #: Since when the current failure streak backs off.
     backoff_ms: int = 0

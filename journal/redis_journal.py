@@ -162,6 +162,8 @@ class RedisJournal:
         #: Set, and replaced by a new one, whenever the channel may have said something.
         self._bell = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
+        #: What the channel last said, while the subscription that heard it stands.
+        self._heard: int | None = None
 
     async def status(self) -> JournalStatus:
         """See the port."""
@@ -255,20 +257,28 @@ class RedisJournal:
         return _status(self.shard, await self._run("readmit", (self._channel, incarnation, fence)))
 
     async def wait_for(self, *, committed_above: int, timeout_ms: int) -> int:
-        """See the port. Woken by the shard's channel; reads again every 250 ms in case its message was lost."""
+        """See the port. The shard's channel says where `committed` is now; read anyway every 250 ms in case a message was lost."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_ms / 1000
+        ask = False
         while True:
             bell = self._bell  # before the read: what moves after it rings this very bell
-            committed = int(await self._command("HGET", self._meta, "committed") or 0)
             left = deadline - clock()
-            if committed > committed_above or left <= 0:
-                return committed
+            heard = None if self._closed else self._heard
+            if heard is not None and heard > committed_above:
+                return heard
+            if ask or heard is None or left <= 0:
+                committed = int(await self._command("HGET", self._meta, "committed") or 0)
+                left = deadline - clock()
+                if committed > committed_above or left <= 0:
+                    return committed
             if self._listener is None:
                 self._listener = asyncio.create_task(self._listen(), name=f"journal-listener:{self.shard}")
+            ask = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, REREAD_S)):
                     await bell.wait()
+                    ask = False
 
     async def close(self) -> None:
         """Give the connection back. Idempotent; any later call is `JournalUnavailable`."""
@@ -314,7 +324,8 @@ class RedisJournal:
         _, verified, committed, fence, tail_epoch, tail_offset, incarnation = reply
         return Accepted(verified, committed, fence, Position(tail_epoch, tail_offset), incarnation.decode())
 
-    def _ring(self) -> None:
+    def _ring(self, heard: int | None) -> None:
+        self._heard = heard
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
 
@@ -326,11 +337,12 @@ class RedisJournal:
                 async with asyncio.timeout(self._timeout_s):
                     await pubsub.subscribe(self._channel)
                 while True:
-                    await pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
-                    self._ring()
+                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
+                    self._ring(int(message["data"]) if message else None)
             except (RedisError, OSError, TimeoutError):
                 pass  # waiters go on reading by themselves
             finally:
+                self._heard = None
                 with contextlib.suppress(RedisError, OSError):
                     await pubsub.aclose()  # type: ignore[no-untyped-call]
             await asyncio.sleep(REREAD_S)

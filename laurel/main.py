@@ -25,7 +25,7 @@ ENTRY_POINT_GROUP = "laurel.commands"
 SERVER_COMMANDS = {
     "up": "Start the regions of a cluster file on this machine, and show them live.",
     "region": "Start one region, or readmit one that lost its data.",
-    "token": "Issue tokens.",
+    "token": "Make keys, issue tokens.",
 }
 
 

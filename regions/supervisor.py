@@ -5,8 +5,7 @@
 It owns every process of the region: as PID 1 of a PID namespace (the launcher makes it), else as the subreaper of its
 tree. A child fails when it exits, when it was well and misses too many probes in a row, or when it never becomes well;
 a stopped or hung one therefore fails too. So does the driver, at once, when Ray's control server or raylet is gone:
-actors go on answering without them, and nothing in Ray brings them back. Then all of it is killed, waited for, and
-started again.
+actors go on answering without them, and nothing in Ray brings them back. Then all of it is killed, waited for, started again.
 SIGTERM, SIGINT or SIGHUP stops in order: driver, its leftovers, store (whose log is then complete on disk).
 
 What it loses when it is killed: nothing. All state is the store's and the ledger's; `run/supervisor.json` only reports.
@@ -391,9 +390,8 @@ async def _end_within(child: _Child, timeout_s: float) -> str:
     while (left := until - time.monotonic()) > 0:
         if await _set_within(child.ended, min(left, _LOOK_S) if child.needs else left):
             return _exit_words(child.process.returncode if child.process else None)
-        for name, process in child.needs.items():
-            if not process_tree.alive(process):
-                return f"Ray's {name} is gone"
+        if gone := [name for name, process in child.needs.items() if not process_tree.alive(process)]:
+            return f"Ray's {gone[0]} is gone"
     return ""
 
 

@@ -40,6 +40,7 @@ TIMING = Timing(
     probe_timeout_ms=200,
     grace_ms=30,
     seal_restart_ms=100,
+    rest_ms=400,
     handover_timeout_ms=600,
     backoff_min_ms=20,
     backoff_max_ms=150,

@@ -65,7 +65,9 @@ class Load:
         self._ending = threading.Event()
         self._threads = [
             threading.Thread(
-                target=self._serve, args=(region, cluster.client(prefer=region, timeout_s=3.0, max_attempts=3, total_timeout_s=6.0)), name=f"server-{region}"
+                target=self._serve,
+                args=(region, cluster.client(prefer=region, timeout_s=3.0, max_attempts=3, total_timeout_s=6.0)),
+                name=f"server-{region}",
             )
             for region in cluster.regions
         ]
@@ -106,13 +108,13 @@ class Load:
         """Two events a batch; two batches with deltas, then one with scores that mostly rise."""
         for number in itertools.count():
             total = number % 3 != 2
-            events = [{"player_id": self.player(number + i), "event_id": f"{self._name}-{region}-{number}-{i}"} for i in range(2)]
-            for event in events:
-                event |= {"delta": 1} if total else {"value": number * 10 + (number * 7919) % 40}
+            gain = {"delta": 1} if total else {"value": number * 10 + (number * 7919) % 40}
+            ids = (f"{self._name}-{region}-{number}-{i}" for i in range(2))
+            events = [{"player_id": self.player(number + i), "event_id": event_id, **gain} for i, event_id in enumerate(ids)]
             yield self._boards[0 if total else 1], events
 
     def _submit(self, region: str, client: LaurelClient, board: str, events: list[dict[str, Any]]) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         sent = time.monotonic()
         while True:
             try:

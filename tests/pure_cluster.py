@@ -24,6 +24,7 @@ TIMING = Timing(
     probe_timeout_ms=120,
     grace_ms=20,
     seal_restart_ms=100,
+    rest_ms=400,
     handover_timeout_ms=300,
     backoff_min_ms=10,
     backoff_max_ms=80,

@@ -173,7 +173,7 @@ def test_a_deposed_authority_behind_a_cut_link_acknowledges_nothing_and_loses_no
         link(cluster, "eu-west", peer, "drop")
     lost = [f"cut-{number}" for number in range(8)]
     with ThreadPoolExecutor(len(lost)) as pool:
-        cut = [pool.submit(cluster.post, "eu-west", board, delta(event_id)) for event_id in lost]
+        cut = [pool.submit(cluster.post, "eu-west", board, delta(event_id), timeout=30) for event_id in lost]
         cluster.until(
             lambda: status(cluster, "eu-west").tail.offset > len(committed_before), "the cut authority has written to its own store"
         )
@@ -281,15 +281,16 @@ def test_of_two_actors_of_one_region_one_serves_in_the_end_and_every_acknowledge
     assert not writers.odd
     assert "newer instance" in zombie.ended[0]
     assert [region for region in cluster.regions if cluster.shard(region).get("serving")] == ["eu-west"]
-    assert status(cluster, "eu-west").fence >= first + 2
-    last = cluster.post("us-east", board, [delta(event.event_id) for event in own])  # what the zombie did not get through, if anything
-    assert last.status_code in (200, 409)
+    # One epoch for each of the two; a few more where an activation had to begin again, but no endless alternation.
+    assert first + 2 <= status(cluster, "eu-west").fence <= first + 5
+    cluster.post("us-east", board, [delta(event.event_id) for event in own])  # what the second one did not get through, if anything
+    last = cluster.post("us-east", board, delta("last"))
     assert len({*tops(cluster, board, last)}) == 1
     events = scored(on_store(cluster, "ap-south", all_entries), number_of(cluster, board))
-    sent = {event_id for event_ids in writers.acked.values() for event_id in event_ids} | {event.event_id for event in own}
-    assert sent == set(events)
+    acked = {event_id for event_ids in writers.acked.values() for event_id in event_ids}
+    assert sorted(events) == sorted([*acked, *(event.event_id for event in own), "last"])
     value = cluster.get("ap-south", f"/v1/boards/{board}/players/ann", after=last).json()["entries"][0]["value"]
-    assert value == str(len(sent)) == str(len(events))
+    assert value == str(len(events))
 
 
 def test_an_operators_failover_is_not_undone_when_the_old_regions_actor_is_killed(settled: RunningCluster) -> None:

@@ -1,6 +1,7 @@
 """The shape of the repository: direction of imports, names and sizes of files, the way in."""
 
 import ast
+import re
 import shutil
 import socket
 import subprocess
@@ -115,3 +116,10 @@ def _refused_bind(unused: socket.socket) -> None:
         unused.bind(("127.0.0.1", 0))
     finally:
         tried.clear()
+
+
+def test_every_test_file_that_the_field_cases_name_exists() -> None:
+    """`docs/field-cases.md` is a map; a renamed file must not leave it pointing nowhere."""
+    named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs" / "field-cases.md").read_text("utf-8")))
+    assert named
+    assert not {name for name in named if not (ROOT / "tests" / name).exists()}
