@@ -57,7 +57,9 @@ def answer(board: BoardFold, generation: Generation, question: Question, key: by
             if text is not None:
                 cursor = open_cursor(key, text)
                 if (cursor.incarnation, cursor.generation) != (board.info.incarnation, generation.number):
-                    raise BadCursor("the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation")
+                    raise BadCursor(
+                        "the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation"
+                    )
                 offset = cursor.offset
             page = view.page(offset, limit)
             body["entries"] = _entries(board, page)

@@ -101,7 +101,12 @@ class Errands:
         entry = seal_entry(action.epoch, action.expected.offset + 1, uuid.uuid4().hex, [record])
         try:
             answer: Accepted | Refused | None = await self._journal.append(
-                epoch=action.epoch, attempt=action.attempt, expected=action.expected, entries=[entry], committed=self._state.committed, peers={}
+                epoch=action.epoch,
+                attempt=action.attempt,
+                expected=action.expected,
+                entries=[entry],
+                committed=self._state.committed,
+                peers={},
             )
         except JournalUnavailable:
             answer = None

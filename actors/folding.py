@@ -8,6 +8,7 @@ is cleared and rebuilt from the start.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from actors.ports import ShardSpec
@@ -121,10 +122,8 @@ class Folding:
     async def _await_news(self, applied: int) -> None:
         if self.writer is not None or self._reports:
             self._wake.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), 0.25)
-            except TimeoutError:
-                pass
             return
         committed = await self._journal.wait_for(committed_above=applied, timeout_ms=250)
         if committed < applied:

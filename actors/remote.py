@@ -50,7 +50,9 @@ def _make(factory: str, *arguments: Any) -> Any:
     """Import and run an actor's factory (`module:function`). Ray never restarts an actor whose constructor raised,
     so a failure ends the process."""
     log_file = os.environ.get("LAUREL_ACTOR_LOG")
-    logging.basicConfig(level=logging.INFO, filename=log_file, format="%(asctime)s %(levelname)s %(process)d %(name)s %(message)s", force=True)
+    logging.basicConfig(
+        level=logging.INFO, filename=log_file, format="%(asctime)s %(levelname)s %(process)d %(name)s %(message)s", force=True
+    )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     module, _, function = factory.partition(":")
     try:

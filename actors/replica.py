@@ -253,11 +253,14 @@ class ReplicaActor:
                 "alarm": fold.alarm,
                 "rebuilds": fold.rebuilds,
                 "boards": {
-                    b.info.board_id: {"generation": b.newest.number, "checksum": f"{b.newest.checksum:016x}", "retained": len(b.generations)}
+                    b.info.board_id: {
+                        "generation": b.newest.number,
+                        "checksum": f"{b.newest.checksum:016x}",
+                        "retained": len(b.generations),
+                    }
                     for b in list(fold.boards.values())[:200]
                 },
                 "boards_count": len(fold.boards),
             }
             for shard, fold in self.shards.items()
         }
-

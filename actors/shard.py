@@ -39,6 +39,8 @@ from ledger.ports import BoardState
 log = logging.getLogger("laurel.shard")
 
 TICK_S = 0.025
+#: A region that is so many entries behind is not handed the shard: writes would pause until it has them.
+HANDOVER_LAG = 1000
 
 
 class ShardActor:
@@ -114,7 +116,12 @@ class ShardActor:
         return await self._serving().create_board(board_id, rules, uuid.uuid4().hex[:12], subject)
 
     async def activate(
-        self, cause: str, asked_by: str, expect: tuple[int, str] | None = None, readmit: dict[str, str] | None = None, timeout_s: float = 10.0
+        self,
+        cause: str,
+        asked_by: str,
+        expect: tuple[int, str] | None = None,
+        readmit: dict[str, str] | None = None,
+        timeout_s: float = 10.0,
     ) -> dict[str, Any]:
         """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`."""
         deadline, tries = time.monotonic() + timeout_s, 0
@@ -124,7 +131,9 @@ class ShardActor:
             waiting: asyncio.Future[e.ActivationEnded] = asyncio.get_running_loop().create_future()
             self._activation = waiting
             self._hear(
-                e.ActivationAsked(now_ms=monotonic_ms(), cause=cause, asked_by=asked_by, token=uuid.uuid4().hex, expect=expect, readmit=readmit)
+                e.ActivationAsked(
+                    now_ms=monotonic_ms(), cause=cause, asked_by=asked_by, token=uuid.uuid4().hex, expect=expect, readmit=readmit
+                )
             )
             try:
                 ended = await asyncio.wait_for(waiting, max(0.05, deadline - time.monotonic()))
@@ -140,23 +149,26 @@ class ShardActor:
         """Planned handover to this region: drain the owner, wait until its last entry is here, then activate."""
         status = await self.journal.status()
         newest = status.newest
-        if newest is None or newest.owner == self.spec.region:
-            return {"ok": False, "code": "already_owner" if newest else "no_authority", "detail": "nothing to hand over", "epoch": 0, "owner": ""}
-        theirs = await self.links.probe(newest.owner, self.spec.shard)
+        if newest is None:
+            return _not_moved("no_authority", "no epoch has started yet", 0, "")
+        epoch, owner = newest.epoch, newest.owner
+        if owner == self.spec.region:
+            return _not_moved("already_owner", f"{owner} owns the shard already", epoch, owner)
+        theirs = await self.links.probe(owner, self.spec.shard)
         if theirs is None:
-            return {"ok": False, "code": "unreachable", "detail": f"{newest.owner} does not answer; use a forced failover", "epoch": newest.epoch, "owner": newest.owner}
-        if theirs.tail.offset - status.tail.offset > 1000:
-            return {"ok": False, "code": "lagging", "detail": f"{self.spec.region} lags by {theirs.tail.offset - status.tail.offset} entries", "epoch": newest.epoch, "owner": newest.owner}
-        offset = await self.links.drain(newest.owner, self.spec.shard, newest.epoch, self.spec.region, asked_by)
+            return _not_moved("unreachable", f"{owner} does not answer; use a forced failover", epoch, owner)
+        if theirs.tail.offset - status.tail.offset > HANDOVER_LAG:
+            return _not_moved("lagging", f"{self.spec.region} lags by {theirs.tail.offset - status.tail.offset} entries", epoch, owner)
+        offset = await self.links.drain(owner, self.spec.shard, epoch, self.spec.region, asked_by)
         if offset is None:
-            return {"ok": False, "code": "drain_failed", "detail": f"{newest.owner} did not finish draining", "epoch": newest.epoch, "owner": newest.owner}
+            return _not_moved("drain_failed", f"{owner} did not finish draining", epoch, owner)
         deadline = monotonic_ms() + self.spec.timing.handover_timeout_ms
         committed = status.committed
         while committed < offset and monotonic_ms() < deadline:
             committed = await self.journal.wait_for(committed_above=offset - 1, timeout_ms=deadline - monotonic_ms())
         if committed < offset:
-            return {"ok": False, "code": "handover_timeout", "detail": "the last entry did not arrive in time", "epoch": newest.epoch, "owner": newest.owner}
-        return await self.activate("handover", asked_by, (newest.epoch, newest.owner))
+            return _not_moved("handover_timeout", "the last entry did not arrive in time", epoch, owner)
+        return await self.activate("handover", asked_by, (epoch, owner))
 
     async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
         """Stop accepting for good in this epoch; the offset of the committed handover record, None if it cannot be.
@@ -181,10 +193,19 @@ class ShardActor:
     async def readmit(self, region: str, asked_by: str) -> dict[str, Any]:
         """As authority: begin `region`'s store anew and start an epoch whose members name its new token, without its vote."""
         if self.state.role is not Role.AUTHORITY:
-            raise NoAuthority("only the shard's authority can readmit a region", code="no_authority", epoch=self.state.newest_epoch, owner=self.state.newest_owner)
+            raise NoAuthority(
+                "only the shard's authority can readmit a region",
+                code="no_authority",
+                epoch=self.state.newest_epoch,
+                owner=self.state.newest_owner,
+            )
         replication = self.state.replication
         if replication is None or not replication.held_without(region):
-            return {"ok": False, "code": "not_held", "detail": f"without {region} no majority holds all that is committed; wait for the others"}
+            return {
+                "ok": False,
+                "code": "not_held",
+                "detail": f"without {region} no majority holds all that is committed; wait for the others",
+            }
         token = f"{region}.{uuid.uuid4().hex}"
         status = await self.links.readmit(region, self.spec.shard, token, self.state.epoch)
         if status is None:
@@ -198,7 +219,11 @@ class ShardActor:
         now = monotonic_ms()
         if replication is not None:
             lag = {
-                p.region: {"entries": replication.tail - p.verified, "heard_ms": now - p.last_heard_ms if p.last_heard_ms > 0 else None, "amnesiac": p.amnesiac}
+                p.region: {
+                    "entries": replication.tail - p.verified,
+                    "heard_ms": now - p.last_heard_ms if p.last_heard_ms > 0 else None,
+                    "amnesiac": p.amnesiac,
+                }
                 for p in replication.peers.values()
             }
         serving = self.writer is not None and self.writer.accepting
@@ -412,6 +437,10 @@ class ShardActor:
     def _on_folded(self, applied: int) -> None:
         if self.writer is not None:
             self.writer.settle(applied)
+
+
+def _not_moved(code: str, detail: str, epoch: int, owner: str) -> dict[str, Any]:
+    return {"ok": False, "code": code, "detail": detail, "epoch": epoch, "owner": owner}
 
 
 def _exit(why: str) -> None:

@@ -7,6 +7,7 @@ entry, so the batch grows with the load and nobody waits for a timer.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -125,7 +126,12 @@ class Writer:
     def _check_room(self) -> None:
         if not self.accepting:
             code = "draining" if self.draining is not None else "no_authority"
-            raise NoAuthority("the shard is being handed over" if self.draining else "this region does not own the shard", code=code, definite=True, retry_after_ms=500)
+            raise NoAuthority(
+                "the shard is being handed over" if self.draining else "this region does not own the shard",
+                code=code,
+                definite=True,
+                retry_after_ms=500,
+            )
         limits = self.limits
         open_entries = self.tail.offset - self.waiters.committed
         if open_entries <= 0:
@@ -144,10 +150,8 @@ class Writer:
                 self._wake.clear()
                 due = self._next_publish_in_ms()
                 if due is None or due > 0:
-                    try:
+                    with suppress(TimeoutError):
                         await asyncio.wait_for(self._wake.wait(), None if due is None else due / 1000)
-                    except TimeoutError:
-                        pass
                     if self._over:
                         return
             await self._write_one()

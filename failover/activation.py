@@ -98,12 +98,19 @@ def evaluate(
             newest_owner=newest.owner,
         )
     if cause in ("restart", "unstarted_seal") and newest.owner != region:
-        return NotNow(code="follow", detail=f"{newest.owner} owns epoch {newest.epoch}", newest_epoch=newest.epoch, newest_owner=newest.owner)
+        return NotNow(
+            code="follow", detail=f"{newest.owner} owns epoch {newest.epoch}", newest_epoch=newest.epoch, newest_owner=newest.owner
+        )
     voters = frozenset(r for r in newest.members if r in answers and r not in lost and r not in leaving_out)
     need = majority(len(newest.members))
     if len(voters) < need or region not in voters:
         missing = ", ".join(r for r in newest.members if r not in voters)
-        return NotNow(code="no_majority", detail=f"{len(voters)} of {len(newest.members)} stores can vote, {need} must; missing: {missing}", newest_epoch=newest.epoch, newest_owner=newest.owner)
+        return NotNow(
+            code="no_majority",
+            detail=f"{len(voters)} of {len(newest.members)} stores can vote, {need} must; missing: {missing}",
+            newest_epoch=newest.epoch,
+            newest_owner=newest.owner,
+        )
     return Plan(
         epoch=1 + max(s.fence for s in answers.values()),
         from_epoch=newest.epoch,

@@ -207,7 +207,9 @@ def _seal_answered(state: ShardState, event: e.SealAnswered) -> list[e.Action]:
             if newest is not None:
                 _learn(state, newest.epoch, newest.owner)
             if event.region in (trying.plan.voters if trying.plan else ()):
-                return _failed(state, event.now_ms, 0.5, event.answer.reason, f"{event.region} refused epoch {state.epoch}: fence {status.fence}")
+                return _failed(
+                    state, event.now_ms, 0.5, event.answer.reason, f"{event.region} refused epoch {state.epoch}: fence {status.fence}"
+                )
             trying.silent.add(event.region)
         case _:
             trying.silent.add(event.region)
@@ -218,7 +220,9 @@ def _seal_is_over(state: ShardState, now: int, jitter: float, enough: bool) -> l
     trying = state.trying
     assert trying is not None and trying.plan is not None
     if not enough:
-        return _failed(state, now, jitter, "no_majority", f"only {', '.join(sorted(trying.grants)) or 'no region'} granted epoch {state.epoch}")
+        return _failed(
+            state, now, jitter, "no_majority", f"only {', '.join(sorted(trying.grants)) or 'no region'} granted epoch {state.epoch}"
+        )
     voters = {r: s for r, s in trying.grants.items() if r in trying.plan.voters}
     own = voters[state.region]
     state.terms, state.tail, state.committed = list(own.terms), own.tail, own.committed

@@ -153,9 +153,7 @@ class Replication:
         peer.memory = Peer(peer.memory.fence, peer.memory.verified, amnesiac=True)
         peer.not_before_ms = now_ms + BACKOFF_MAX_MS
 
-    def answered(
-        self, region: str, request: int, answer: Accepted | Refused | None, own: JournalStatus, now_ms: int
-    ) -> None:
+    def answered(self, region: str, request: int, answer: Accepted | Refused | None, own: JournalStatus, now_ms: int) -> None:
         """A peer's answer to an Append of this epoch; the caller has looked for higher fences first."""
         peer = self.peers.get(region)
         if peer is None or request not in peer.in_flight:
@@ -166,9 +164,9 @@ class Replication:
             return
         peer.heard(now_ms)
         if isinstance(answer, Refused):
-            if answer.reason in ("amnesiac", "not_admitted"):
-                self._lost(peer, now_ms)
-            elif answer.reason == "mismatch" and answer.status.tail.offset < sent.verified_then:
+            if answer.reason in ("amnesiac", "not_admitted") or (
+                answer.reason == "mismatch" and answer.status.tail.offset < sent.verified_then
+            ):
                 self._lost(peer, now_ms)
             elif answer.reason == "mismatch":
                 peer.in_flight.clear()

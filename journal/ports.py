@@ -138,14 +138,14 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Reason = Literal[
-    "fenced",        # a higher epoch, or another attempt of this one, has been promised
-    "moved",         # Seal: a newer epoch than `from` has started here, or it is another's
-    "mismatch",      # `prev` is not in this journal (or the own tail is not the expected one)
-    "diverged",      # a broken invariant: same (epoch, offset) with another digest, or a cut at or below `committed`
-    "lineage",       # another lineage
+    "fenced",  # a higher epoch, or another attempt of this one, has been promised
+    "moved",  # Seal: a newer epoch than `from` has started here, or it is another's
+    "mismatch",  # `prev` is not in this journal (or the own tail is not the expected one)
+    "diverged",  # a broken invariant: same (epoch, offset) with another digest, or a cut at or below `committed`
+    "lineage",  # another lineage
     "stale_config",  # the sender's config version is older than the newest started epoch's
     "not_admitted",  # this store has no incarnation token
-    "amnesiac",      # this store is known to have lost data
+    "amnesiac",  # this store is known to have lost data
 ]
 
 
@@ -212,9 +212,7 @@ class Journal(Protocol):
         """Raise the fence if this activation may have it; durable before the answer."""
         ...
 
-    async def adopt(
-        self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]
-    ) -> Accepted | Refused:
+    async def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
         """Target's own step: cut everything above offset `keep` to the orphans and append `entries`, in one step.
 
         Refuses `fenced` unless fence = epoch and it was granted to `attempt`, `mismatch` unless the tail is

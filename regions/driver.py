@@ -120,7 +120,9 @@ def start_actors(config: ClusterConfig, region: str, data_dir: Path) -> dict[str
         for spec in shard_specs(config, region, data_dir)
     }
     replica = RemoteReplica.options(name="replica").remote("regions.replica_setup:make_replica", replica_spec(config, region, data_dir))
-    gateway = RemoteGateway.options(name="gateway").remote("regions.gateway_setup:make_gateway", gateway_spec(config, region, data_dir), list(shards))
+    gateway = RemoteGateway.options(name="gateway").remote(
+        "regions.gateway_setup:make_gateway", gateway_spec(config, region, data_dir), list(shards)
+    )
     return {**{f"shard {s}": h for s, h in shards.items()}, "replica": replica, "gateway": gateway}
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ from boards.model import BoardRules, Submission
 from regions.backend import FailoverRequest, LinkRequest
 from regions.faults import Fault, Faults
 from regions.links import HttpLinks, NotSent
+from regions.process_specs import GatewaySpec
 from regions.routing import HOLD_S, Directory, ShardRoute
-from regions.specs import GatewaySpec
 
 log = logging.getLogger("laurel.gateway")
 
@@ -153,7 +154,12 @@ class GatewayBackend:
         shards = {}
         for shard in self._spec.shards:
             epoch, owner = self._directory.owner(shard)
-            shards[shard] = {**self._shard_status.get(shard, {}), "known_epoch": epoch, "known_owner": owner, "replica": self._replica_status.get(shard, {})}
+            shards[shard] = {
+                **self._shard_status.get(shard, {}),
+                "known_epoch": epoch,
+                "known_owner": owner,
+                "replica": self._replica_status.get(shard, {}),
+            }
         return {
             "region": self.region,
             "regions": {name: {"url": url} for name, url in self._spec.urls.items()},
@@ -188,16 +194,16 @@ class GatewayBackend:
             home = next(iter(homes))
         if home not in homes:
             raise UnknownRegion(f"no shard is at home in {home}; homes are {', '.join(homes)}", field="home", allowed=", ".join(homes))
-        reply = await self._order_owner(homes[home], {"do": "create_board", "board": board_id, "rules": msgspec.to_builtins(rules), "asked_by": subject})
+        reply = await self._order_owner(
+            homes[home], {"do": "create_board", "board": board_id, "rules": msgspec.to_builtins(rules), "asked_by": subject}
+        )
         deadline = time.monotonic() + HOLD_S
         while (info := self._boards.get(board_id)) is None:
             if time.monotonic() > deadline:
                 raise NotServing(f"{board_id} was created, but this region does not show it yet")
             news = self._news
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), 0.25)
-            except TimeoutError:
-                pass
         return info, bool(reply["created"])
 
     async def _order_owner(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:

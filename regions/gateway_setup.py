@@ -17,8 +17,8 @@ from regions.faults import Faults
 from regions.gateway_backend import GatewayBackend
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
+from regions.process_specs import GatewaySpec
 from regions.routing import Directory
-from regions.specs import GatewaySpec
 from regions.tokens import TokenVerifier, public_keys
 
 
@@ -80,5 +80,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _server(app: Any) -> uvicorn.Server:
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=75, server_header=False, date_header=True)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=75, server_header=False, date_header=True
+    )
     return uvicorn.Server(config)

@@ -78,7 +78,13 @@ class Acceptor:
         if scope["type"] != "http":
             return
         status, body = await self._handle(scope, receive)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/msgpack"), (b"content-length", str(len(body)).encode())]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/msgpack"), (b"content-length", str(len(body)).encode())],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
 
     async def _handle(self, scope: MutableMapping[str, Any], receive: Receive) -> tuple[int, bytes]:
@@ -138,7 +144,9 @@ class Acceptor:
         if lane.tail is not None and lane.epoch == message.epoch and message.prev.offset > lane.tail:
             try:
                 async with lane.moved:
-                    await asyncio.wait_for(lane.moved.wait_for(lambda: lane.tail is not None and message.prev.offset <= lane.tail), REORDER_S)
+                    await asyncio.wait_for(
+                        lane.moved.wait_for(lambda: lane.tail is not None and message.prev.offset <= lane.tail), REORDER_S
+                    )
             except TimeoutError:
                 pass
         answer = await self._journals[message.shard].accept(message)

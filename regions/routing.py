@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -49,10 +50,8 @@ class Directory:
 
     async def news(self, timeout_s: float) -> None:
         """Wait for any change, or until the time is over."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._moved.wait(), timeout_s)
-        except TimeoutError:
-            pass
 
 
 @dataclass(slots=True)
@@ -69,7 +68,9 @@ class _Waiting:
 class ShardRoute:
     """All writes of this gateway to one shard, joined into few calls."""
 
-    def __init__(self, shard: str, region: str, directory: Directory, local: LocalShards, links: HttpLinks, *, call_timeout_s: float) -> None:
+    def __init__(
+        self, shard: str, region: str, directory: Directory, local: LocalShards, links: HttpLinks, *, call_timeout_s: float
+    ) -> None:
         self._shard, self._region, self._directory = shard, region, directory
         self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
         self._queue: deque[_Waiting] = deque()
@@ -115,7 +116,9 @@ class ShardRoute:
         except BaseException as error:
             for waiting in batch:
                 if not waiting.done.done():
-                    waiting.done.set_exception(NoAuthority("the request failed here; its outcome is not known", code="unknown", definite=False))
+                    waiting.done.set_exception(
+                        NoAuthority("the request failed here; its outcome is not known", code="unknown", definite=False)
+                    )
             if not isinstance(error, Exception):
                 raise
             log.exception("%s: delivery failed", self._shard)
@@ -132,7 +135,9 @@ class ShardRoute:
                 if owner == self._region or not owner:
                     replies = _replies.decode(await self._local.submit(self._shard, payload))
                 else:
-                    replies = _replies.decode(await self._links.call(owner, "submit", _framed(self._shard, payload), timeout_s=self._call_timeout_s))
+                    replies = _replies.decode(
+                        await self._links.call(owner, "submit", _framed(self._shard, payload), timeout_s=self._call_timeout_s)
+                    )
             except NotSent as error:
                 refusal = _refusal(f"{owner} does not answer ({error})", "no_authority", epoch, owner)
             except TimeoutError as error:

@@ -11,7 +11,7 @@ from ledger.lmdb_ledger import LmdbLedger
 from ledger.ports import LedgerUnavailable
 from regions.faults import Faults
 from regions.links import HttpLinks
-from regions.specs import LinkSpec
+from regions.process_specs import LinkSpec
 
 log = logging.getLogger("laurel.shard")
 

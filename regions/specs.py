@@ -9,11 +9,10 @@ import hmac
 import secrets
 from pathlib import Path
 
-import msgspec
-
 from actors.ports import Limits, ReplicaSpec, ShardSpec
 from config.models import ClusterConfig
 from failover.state import Timing
+from regions.process_specs import GatewaySpec, LinkSpec
 from regions.region_paths import RegionPaths
 from regions.tokens import KeyPair, Scope
 
@@ -21,37 +20,6 @@ from regions.tokens import KeyPair, Scope
 LOCAL_TOKEN_S = 30 * 86_400
 #: Life of a region's credential: links must not end because a region has run for long.
 REGION_TOKEN_S = 10 * 365 * 86_400
-
-
-class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a gateway is made from."""
-
-    region: str
-    host: str
-    port: int
-    link_host: str
-    link_port: int
-    store_url: str
-    #: Region -> base URL of its link server, this region left out.
-    peers: dict[str, str]
-    #: Region -> base URL of its public address.
-    urls: dict[str, str]
-    #: Shard -> home region.
-    shards: dict[str, str]
-    public_keys: list[str]
-    region_token: str
-    max_body_bytes: int
-    max_events: int
-    ack_timeout_ms: int
-
-
-class LinkSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs to speak to the other regions."""
-
-    region: str
-    store_url: str
-    peers: dict[str, str]
-    token: str
 
 
 def make_keys(data_dir: Path, regions: list[str]) -> None:

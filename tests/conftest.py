@@ -59,7 +59,7 @@ def no_world_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Three running regions (see `running_cluster`), shared by all tests of the session; each test takes a fresh board."""
-    from running_cluster import RunningCluster  # noqa: PLC0415  server packages, only where a cluster is wanted
+    from running_cluster import RunningCluster
 
     with RunningCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running

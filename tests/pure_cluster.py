@@ -1,4 +1,4 @@
-"""Three role machines on watched memory stores, without a loop or a clock: every message is a thing that a schedule may deliver, lose or repeat.
+"""Three role machines on watched memory stores, without a loop or a clock: a schedule delivers, loses or repeats each message.
 
 `Schedule` runs them by hand (directed tests) or by a seed. Nothing here decides anything: it only carries out
 the machine's actions, as the shard actor does.
@@ -6,8 +6,10 @@ the machine's actions, as the shard actor does.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from watched_log import Key, Watch, WatchedLog, key
 
 from failover import events as e
 from failover.events import Role
@@ -15,7 +17,6 @@ from failover.machine import heard_newer, step
 from failover.state import ShardState, Timing
 from journal.ports import Accepted, Append, Position, Refused, Seal
 from journal.records import EpochStarted, HandedOver, Record, Scored, seal_entry
-from watched_log import Key, Watch, WatchedLog, key
 
 SHARD = "eu/0"
 REGIONS = ("eu", "us", "ap")
@@ -58,9 +59,8 @@ class Machine:
     state: ShardState
     life: int
     serving: bool = False
-    #: Offset of the next entry that the authority appends; one append at a time, as the writer does.
+    #: One append at a time, as the writer does.
     appending: bool = False
-    drain: bool = False
 
 
 class Schedule:
@@ -220,9 +220,7 @@ class Schedule:
                     assert held == key(entry), f"I7: {held} was acknowledged, now {key(entry)} is committed"
                 self._persist(name, machine)
             case e.CatchUp(offset=offset):
-                self._ask(
-                    "fold", name, name, lambda _: offset, lambda at: self.hear(name, e.LedgerCaughtUp(now_ms=self.now, offset=at))
-                )
+                self._ask("fold", name, name, lambda _: offset, lambda at: self.hear(name, e.LedgerCaughtUp(now_ms=self.now, offset=at)))
             case e.Serve():
                 machine.serving = True
             case e.StepDown() | e.StopAccepting():
@@ -396,7 +394,6 @@ class Odds:
     start: int = 30
     part: int = 8
     heal: int = 12
-    names: list[str] = field(default_factory=lambda: list(REGIONS))
 
 
 def seeded(seed: int, steps: int = 500, odds: Odds | None = None) -> Schedule:
@@ -406,21 +403,11 @@ def seeded(seed: int, steps: int = 500, odds: Odds | None = None) -> Schedule:
     s.run(200)
     for _ in range(steps):
         dice, name = s.random.randrange(1000), s.random.choice(REGIONS)
-        choices: list[tuple[int, Callable[[], Any]]] = [
-            (odds.write, lambda: [s.write(r) for r in s.authorities()]),
-            (odds.tick, s.tick),
-            (odds.force, lambda name=name: s.activate(name)),
-            (odds.drain, lambda name=name: s.drain(name)),
-            (odds.crash, lambda name=name: s.crash(name)),
-            (odds.start, lambda name=name: s.machines[name] or s.start(name)),
-            (odds.part, lambda name=name: s.isolate(name)),
-            (odds.heal, s.cut.clear),
-        ]
-        for weight, act in choices:
-            if dice < weight:
-                act()
+        for what in ("write", "tick", "force", "drain", "crash", "start", "part", "heal"):
+            if dice < getattr(odds, what):
+                _act(s, what, name)
                 break
-            dice -= weight
+            dice -= getattr(odds, what)
         else:
             if s.messages:
                 message = s.random.choice(s.messages[:12])
@@ -431,3 +418,24 @@ def seeded(seed: int, steps: int = 500, odds: Odds | None = None) -> Schedule:
                     s.deliver(message, lost=luck >= 1000 - odds.lose)
     s.check()
     return s
+
+
+def _act(s: Schedule, what: str, name: str) -> None:
+    match what:
+        case "write":
+            for region in s.authorities():
+                s.write(region)
+        case "tick":
+            s.tick()
+        case "force":
+            s.activate(name)
+        case "drain":
+            s.drain(name)
+        case "crash":
+            s.crash(name)
+        case "start" if s.machines[name] is None:
+            s.start(name)
+        case "part":
+            s.isolate(name)
+        case "heal":
+            s.cut.clear()

@@ -1,5 +1,6 @@
 """Three real regions for tests marked `cluster`: started once a session, a fresh board for each test instead of a fresh cluster."""
 
+import functools
 import itertools
 import os
 import socket
@@ -131,6 +132,10 @@ class RunningCluster:
             self.until(lambda: self._moved(home), f"the shard is home in {home}")
         self.until(lambda: self.authority() == home, f"{home} serves the shard")
 
+    def _knows(self, region: str, board: str) -> bool:
+        with self.http(region, "operator") as http:
+            return http.get(f"/v1/boards/{board}").status_code == 200
+
     def _moved(self, home: str) -> bool:
         with self.http(home, "operator") as http:
             return http.post("/v1/admin/failover", json={"shard": SHARD, "to": home}, timeout=30).status_code == 200
@@ -144,6 +149,5 @@ class RunningCluster:
         client.create_board(board, policy=policy, **rules)
         for region in self.regions:
             if self.launcher.regions[region].alive():
-                with self.http(region, "operator") as http:
-                    self.until(lambda http=http: http.get(f"/v1/boards/{board}").status_code == 200, f"{region} knows {board}")
+                self.until(functools.partial(self._knows, region, board), f"{region} knows {board}")
         return board

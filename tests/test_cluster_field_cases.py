@@ -159,10 +159,10 @@ def test_lb_016_every_row_of_a_window_has_a_place_of_one_generation_during_write
 
     def update() -> None:
         with cluster.http("us-east") as http:
-            for n in itertools.count():
-                if over.is_set():
-                    return
+            for n in range(50):
                 http.post(f"/v1/boards/{board.id}/events", json=event(f"u{n}", f"p{n * 7 % 100:02}", 2000 + n))
+                if over.wait(0.02):
+                    return
 
     writer = threading.Thread(target=update)
     writer.start()

@@ -108,7 +108,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB of its own; `mount -o remount,size=` makes room."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False).returncode
+    ):
         pytest.skip("no right to mount a small file system here: a full disk was not tried")
     try:
         yield folder
