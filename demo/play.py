@@ -31,8 +31,7 @@ class Championships:
         self._seed = seed
         self._finished = 0
         self._lock = threading.Lock()
-        #: Year -> (race, races) of the seasons under way.
-        self.under_way: dict[int, tuple[int, int]] = {}
+        self._under_way: dict[int, tuple[int, int]] = {}
         #: Regions that are down on purpose: nobody is sent there to read.
         self.away: set[str] = set()
         self._threads = [threading.Thread(target=self._work, name=f"season-{n}", daemon=True) for n in range(parallel)]
@@ -47,6 +46,11 @@ class Championships:
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def under_way_now(self) -> dict[int, tuple[int, int]]:
+        """Year -> (race, races) of the seasons under way."""
+        with self._lock:
+            return dict(self._under_way)
 
     def regions_up(self) -> list[str]:
         """Those that are not away."""
@@ -70,12 +74,12 @@ class Championships:
         for number, race in enumerate(season.races):
             self._pace.begin()
             with self._lock:
-                self.under_way[season.year] = (number + 1, len(season.races))
+                self._under_way[season.year] = (number + 1, len(season.races))
             self._race(season, race, (index + number) % len(self._cluster.regions), dice, compare=index % COMPARE_EVERY == 0)
             self._pace.end_race()
             self._narrator.races(self._pace.done, self._pace.total, f"{self._finished} of {self._seasons} seasons done")
         with self._lock:
-            del self.under_way[season.year]
+            del self._under_way[season.year]
             self._finished += 1
             finished = self._finished
         if finished % 6 == 0 or finished == self._seasons:

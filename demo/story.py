@@ -21,6 +21,8 @@ from laurel import Conflict, LaurelError, OutcomeUnknown, SubmitReply, Unavailab
 SUCCESSOR = "us-east"
 #: Shares of all races after which the home region dies, and from which on the others wait for its return.
 KILL_AT, WAIT_AT = 0.3, 0.85
+#: By then it dies, also where most seasons have just begun or are nearly over.
+KILL_BEFORE = 0.4
 #: Races that two regions play alone before the third is started again.
 ALONE_AT_LEAST = 0.1
 #: Races begun a second at most while the dead region starts: the machine's cores are for its return first.
@@ -81,6 +83,8 @@ class Story:
         try:
             self._play.start()
             self.pace.wait_done(int(self.pace.total * KILL_AT))
+            while not self._in_mid_season() and self.pace.done < self.pace.total * KILL_BEFORE:
+                self.pace.wait_done(self.pace.done + 1)
             sweep = self._kill_home()
             self._promote()
             sweep.result()
@@ -112,9 +116,14 @@ class Story:
     def _knows(self, region: str, wanted: set[str]) -> bool:
         return wanted <= {board.board for board in self._cluster.reader.boards(region=region)}
 
+    def _in_mid_season(self) -> bool:
+        """Whether most seasons under way have raced thrice, and have as many races left."""
+        places = self._play.under_way_now()
+        return 2 * sum(3 < race < races - 2 for race, races in places.values()) > len(places)
+
     def _kill_home(self) -> Future[None]:
         """SIGKILL all of the region. What is returned is done when no process of it is left."""
-        under_way = ", ".join(f"{year} (race {race} of {races})" for year, (race, races) in sorted(self._play.under_way.items()))
+        under_way = ", ".join(f"{year} (race {race} of {races})" for year, (race, races) in sorted(self._play.under_way_now().items()))
         self._narrator.say(
             f"Killing {HOME}, which owns every board: SIGKILL to its store, Ray and gateway. Under way: {under_way}.", style="bold red"
         )

@@ -7,7 +7,7 @@ locked nothing: anyone may go on with a higher epoch.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from failover.logs import has_lost_data, later, majority, newest_started, remembered
+from failover.logs import admitted, has_lost_data, later, majority, newest_started, of_members, remembered
 from journal.ports import JournalStatus, Peer
 
 
@@ -29,6 +29,8 @@ class Plan:
     need: int
     genesis: bool
     memories: Mapping[str, Peer]
+    #: See `failover.logs.admitted`; older memories of a region are of another store.
+    since: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def in_doubt(answers: Mapping[str, JournalStatus]) -> bool:
     That alone proves nothing: while an authority writes, what another store remembers may be newer than the status that
     it is held against. A second round, asked for after the first has answered, decides (`evaluate`'s `remembered_before`).
     """
-    newest, memories = newest_started(answers.values()), remembered(answers.values())
+    newest, memories = newest_started(answers.values()), of_members(remembered(answers.values()), admitted(answers.values()))
     return newest is not None and any(has_lost_data(s, memories.get(r), newest.members.get(r)) for r, s in answers.items())
 
 
@@ -78,7 +80,8 @@ def evaluate(
     newest = newest_started(answers.values())
     if newest is None:
         return _genesis(region, regions, home, answers)
-    memories, before = remembered(answers.values()), remembered_before or {}
+    since = admitted(answers.values())
+    memories, before = of_members(remembered(answers.values()), since), of_members(remembered_before or {}, since)
     lost = {r for r, s in answers.items() if has_lost_data(s, before.get(r), newest.members.get(r))}
     for name, peer in before.items():
         memories[name] = later(memories.get(name), peer)
@@ -123,6 +126,7 @@ def evaluate(
         need=need,
         genesis=False,
         memories=memories,
+        since=since,
     )
 
 
@@ -145,4 +149,5 @@ def _genesis(region: str, regions: tuple[str, ...], home: str, answers: Mapping[
         need=len(regions),
         genesis=True,
         memories={},
+        since={},
     )

@@ -41,6 +41,25 @@ def most_advanced(statuses: Mapping[str, JournalStatus], prefer: str) -> str:
     return max(statuses, key=lambda region: (statuses[region].tail, region == prefer))
 
 
+def admitted(statuses: Iterable[JournalStatus]) -> dict[str, int]:
+    """Epoch whose members were the first to name each member's present token, by the store that knows the newest epoch."""
+    known = max((s for s in statuses if s.terms), key=lambda s: s.terms[-1].epoch, default=None)
+    since: dict[str, int] = {}
+    if known is not None:
+        for region, token in known.terms[-1].members.items():
+            for term in reversed(known.terms):
+                if term.members.get(region) != token:
+                    break
+                since[region] = term.epoch
+    return since
+
+
+def of_members(memories: Mapping[str, Peer], since: Mapping[str, int]) -> dict[str, Peer]:
+    """`memories` without what was heard before the region's present token: that was of a store that has since been begun
+    anew, and neither its mark nor its length says anything of this one."""
+    return {region: peer for region, peer in memories.items() if peer.fence >= since.get(region, 0)}
+
+
 def remembered(statuses: Iterable[JournalStatus]) -> dict[str, Peer]:
     """What all these stores together remember of each region: the maximum by (fence, verified)."""
     result: dict[str, Peer] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from failover import events as e
 from failover.activation import NotNow, evaluate, in_doubt
 from failover.events import Role
-from failover.logs import last_common, later, most_advanced, newest_started, remembered
+from failover.logs import last_common, later, most_advanced, newest_started, of_members, remembered
 from failover.replication import PeerProgress, ProbePeer, Replication
 from failover.state import Attempt, ShardState
 from journal.ports import Granted, JournalStatus, Peer, Refused
@@ -269,7 +269,7 @@ def _start(state: ShardState) -> list[e.Action]:
     version = plan.config_version + (1 if plan.genesis or trying.readmit else 0)
     memories = dict(plan.memories)
     for status in trying.grants.values():
-        for region, peer in status.peers.items():
+        for region, peer in of_members(status.peers, plan.since).items():
             memories[region] = later(memories.get(region), peer)
     offset = state.tail.offset + 1
     peers = {

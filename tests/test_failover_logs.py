@@ -182,6 +182,24 @@ def test_a_region_that_lost_data_does_not_activate_and_marks_only_the_store_that
         assert isinstance(again, NotNow) and (again.code, again.mark) == ("amnesiac", False)
 
 
+def test_what_was_heard_of_a_store_before_it_was_begun_anew_says_nothing_of_it_since() -> None:
+    """1. ap is marked amnesiac in epoch 2, with 9 entries. 2. Epoch 3 names its new token. 3. us still has the old mark: ap, with one
+    entry, votes all the same, and does not mark itself. I10."""
+    renewed = MEMBERS | {"ap": "anew"}
+    terms = [Term(2, 1, "eu", MEMBERS, 1, "L"), Term(3, 10, "eu", renewed, 2, "L")]
+    old = {"ap": Peer(2, 9, amnesiac=True)}
+    eu = JournalStatus(shard="s", incarnation="i-eu", fence=3, tail=Position(3, 10), terms=terms)
+    us = JournalStatus(shard="s", incarnation="i-us", fence=3, tail=Position(2, 9), terms=terms[:1], peers=old)
+    ap = JournalStatus(shard="s", incarnation="anew", fence=2, tail=Position(2, 1), terms=terms[:1])
+    answers = {"eu": eu, "us": us, "ap": ap}
+    assert not in_doubt(answers)
+    plan = judge(answers, "eu", "restart")
+    assert isinstance(plan, Plan) and plan.voters == set(REGIONS) and "ap" not in plan.memories
+    assert code(judge(answers, "ap", "restart")) == "follow"
+    again = judge(answers | {"us": replace(us, peers={"ap": Peer(3, 5)})}, "eu", "restart")
+    assert isinstance(again, Plan) and again.voters == {"eu", "us"}
+
+
 def test_what_is_remembered_newer_than_a_status_of_the_same_round_proves_nothing() -> None:
     """While an authority writes, one store's memory may be newer than another's status; the second round decides."""
     answers = three(eu=replace(store("eu", [1] * 5), peers={"ap": Peer(1, 5)}))
