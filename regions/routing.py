@@ -23,7 +23,7 @@ log = logging.getLogger("laurel.routing")
 
 HOLD_S = 2.0
 #: Calls under way to one shard's authority; what comes meanwhile joins the next call.
-CALLS = 4
+CALLS = 2
 EVENTS_PER_CALL = 2000
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from inprocess_region import SHARD, Door, Links, Region, Running, Wire
+from inprocess_region import LINK_S, SHARD, Door, Links, Region, Running, Wire
 from watched_log import Applied, Identity, Sent, Watch, check_history
 
 from actors.messages import NoAuthority, SubmitResult, Unanswered, UnknownBoard
@@ -37,7 +37,7 @@ BEST, SUM = "arena:best:S1:all", "arena:sum:S1:all"
 BOARDS = {BEST: make_rules("best_score", publish_interval_ms=20), SUM: make_rules("cumulative", publish_interval_ms=20)}
 TIMING = Timing(
     heartbeat_ms=20,
-    probe_timeout_ms=200,
+    probe_timeout_ms=1000,
     grace_ms=30,
     seal_restart_ms=100,
     rest_ms=400,
@@ -69,6 +69,8 @@ class Cluster:
         self.regions: dict[str, Region] = {}
         self.clients: list[Sent] = []
         self.turn = 0
+        #: How long a message is waited for: long until the first authority serves, so that it does so in epoch 1.
+        self.patience_s = 1.5
         self.exits: list[tuple[str, str]] = []
         self.random = random.Random(7)
         self._flying: set[asyncio.Task[Any]] = set()
@@ -306,6 +308,7 @@ class Cluster:
             return actor.state.epoch > above and all(actor.ledger.board(board) for board in BOARDS)
 
         await until(found, lambda: f"one authority {expected}: {self.told()}")
+        self.patience_s = LINK_S
         return self.authorities()[0]
 
     def told(self) -> dict[str, Any]:

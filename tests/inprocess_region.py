@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHARD = "eu/0"
 #: After so long a message without an answer is unknown.
-LINK_S = 0.12
+LINK_S = 0.15
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -124,7 +124,7 @@ class Links(HttpLinks):
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
         if self._door is not None:
             await self._door.awake.wait()
-        patience = timeout_s if path in ("drain", "submit", "operate") and timeout_s else LINK_S
+        patience = timeout_s if path in ("drain", "submit", "operate") and timeout_s else self._cluster.patience_s
         self.sent.append(path)
         return await self._cluster.carry(self._region, peer, path, body, patience)
 

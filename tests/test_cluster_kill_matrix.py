@@ -289,7 +289,7 @@ def test_a_killed_authority_region_is_replaced_by_force_and_comes_back_as_a_foll
         cluster.launcher.release(HOME)
         case.recovered("supervisor", old)
         assert cluster.shard(OTHER)["epoch"] == moved["epoch"]
-        assert cluster.shard(HOME)["role"] == "follower"
+        case.until(lambda: cluster.shard(HOME).get("role") == "follower", "the region that came back follows")
         finish(case, "region of the authority, failed over", heading, record_property)
     assert cluster.authority() == OTHER
     cluster.settled()
