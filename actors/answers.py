@@ -26,7 +26,9 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
     incarnation: str
     generation: int
+    #: The page begins here, or ends before it when it goes `back`.
     offset: int
+    back: bool
 
 
 def seal_cursor(key: bytes, cursor: Cursor) -> str:
@@ -53,19 +55,11 @@ def answer(board: BoardFold, generation: Generation, question: Question, key: by
     body = envelope(board, generation)
     match question:
         case Top(limit=limit, cursor=text):
-            offset = 0
-            if text is not None:
-                cursor = open_cursor(key, text)
-                if (cursor.incarnation, cursor.generation) != (board.info.incarnation, generation.number):
-                    raise BadCursor(
-                        "the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation"
-                    )
-                offset = cursor.offset
-            page = view.page(offset, limit)
-            body["entries"] = _entries(board, page)
+            first, last = _bounds(board, generation, key, text, limit)
+            body["entries"] = _entries(board, view.page(first, last - first))
             body["limit"] = limit
-            body["next"] = _link(board, generation, key, offset + limit) if offset + limit < view.total else None
-            body["previous"] = _link(board, generation, key, max(0, offset - limit)) if offset > 0 else None
+            body["next"] = _link(board, generation, key, last, back=False) if last < view.total else None
+            body["previous"] = _link(board, generation, key, first, back=True) if first > 0 else None
             expires = generation.published_ms + board.info.rules.retention_ms
             body["cursors_valid_until"] = format_time(expires)
         case Rank(player_id=player):
@@ -119,5 +113,19 @@ def _entries(board: BoardFold, placed: Sequence[Placed]) -> list[dict[str, Any]]
     ]
 
 
-def _link(board: BoardFold, generation: Generation, key: bytes, offset: int) -> str:
-    return seal_cursor(key, Cursor(board.info.incarnation, generation.number, offset))
+def _bounds(board: BoardFold, generation: Generation, key: bytes, text: str | None, limit: int) -> tuple[int, int]:
+    """First position (from 0) of a page and the one after its last; pages there and back never overlap, whatever their limits."""
+    if text is None:
+        return 0, limit
+    cursor = open_cursor(key, text)
+    if (cursor.incarnation, cursor.generation) != (board.info.incarnation, generation.number):
+        raise BadCursor(
+            "the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation"
+        )
+    if cursor.back:
+        return max(0, cursor.offset - limit), cursor.offset
+    return cursor.offset, cursor.offset + limit
+
+
+def _link(board: BoardFold, generation: Generation, key: bytes, offset: int, *, back: bool) -> str:
+    return seal_cursor(key, Cursor(board.info.incarnation, generation.number, offset, back))

@@ -6,6 +6,7 @@ region's journal, also when the authority is away. What a failed call may have d
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,9 +187,9 @@ class ReplicaActor:
         board.expire(monotonic_ms())
         if wanted is None:
             return board.newest
-        generation = board.generation(wanted)
-        if generation is None and wanted > board.newest.number:
+        if wanted > board.newest.number and not await self._wait_for(lambda: board.newest.number >= wanted, ask.wait_ms):
             raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{board.newest.number}", newest=board.newest.number)
+        generation = board.generation(wanted)
         if generation is None:
             raise GenerationGone(f"s{wanted} is no longer retained; start again with s{board.newest.number}", newest=board.newest.number)
         return generation
@@ -200,16 +201,22 @@ class ReplicaActor:
                 return board.newest.epoch >= at_least.epoch
             return fold.applied >= at_least and fold.applied.offset >= at_least.offset and not board.changed
 
-        if visible():
-            return
-        try:
-            async with self._news:
-                await asyncio.wait_for(self._news.wait_for(visible), wait_ms / 1000)
-        except TimeoutError:
+        if not await self._wait_for(visible, wait_ms):
             raise NotVisibleYet(
                 f"no generation here includes {at_least.epoch}-{at_least.offset} yet; the newest is s{board.newest.number}",
                 newest=board.newest.number,
-            ) from None
+            )
+
+    async def _wait_for(self, holds: Callable[[], bool], wait_ms: int) -> bool:
+        """Whether `holds` within the time; looked at after each entry that is folded."""
+        if holds():
+            return True
+        try:
+            async with self._news:
+                await asyncio.wait_for(self._news.wait_for(holds), wait_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
 
     async def news(self, since: int, timeout_s: float = 5.0) -> News:
         """Wait until something changed after `since` (0: everything) and tell it; used by the gateway's one long poll."""

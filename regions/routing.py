@@ -105,6 +105,11 @@ class ShardRoute:
             waiting = self._queue.popleft()
             if waiting.done.done():
                 continue
+            if time.monotonic() - waiting.since > HOLD_S:
+                # The calls before it got no answer for so long; nobody has seen this one.
+                epoch, owner = self._directory.owner(self._shard)
+                waiting.done.set_exception(_refusal(f"{owner} is too slow; nothing was sent", "no_authority", epoch, owner))
+                continue
             batch.append(waiting)
             events += len(waiting.submissions)
         if not batch:
