@@ -27,6 +27,8 @@ class Tally:
 
     #: Units of work: events, reads.
     done: int = 0
+    #: Those of the warm-up and of what ended late as well, where the job counts them.
+    all_done: int = 0
     #: Seconds of each request that ended within the window.
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
     #: What went otherwise, by what it was; not counted in `done`.
@@ -35,6 +37,7 @@ class Tally:
     def add(self, other: "Tally") -> None:
         """Take another process's work in."""
         self.done += other.done
+        self.all_done += other.all_done
         self.latencies.extend(other.latencies)
         self.failures.update(other.failures)
 

@@ -23,7 +23,7 @@ from benchmarks.peer_redis import PeerIngest, PeerStore, player
 PLAYERS = 100_000
 GOALS = {500: 20_000.0}
 #: Connections of each client process, tried from the left.
-LADDERS = {500: (1, 2, 4, 8), 100: (2, 4, 8, 16), 1: (8, 32, 128, 256)}
+LADDERS = {500: (1, 2, 4, 8), 100: (4, 8, 16), 1: (8, 64, 128, 256)}
 PEER_LADDERS = {500: (1, 2, 4), 100: (1, 2, 4), 1: (1, 4, 16)}
 COUNTED = frozenset({"applied_first", "applied", "not_an_improvement"})
 
@@ -104,16 +104,17 @@ class Submit:
                 request = self._ready.pop() if self._ready else next(self._more)
                 status, body = await connection.ask(request)
                 ended = time.monotonic()
+                done = count_acknowledged(body) if status == 200 else 0
+                tally.all_done += done
                 if not window.holds(ended):
                     continue
-                if status == 200:
-                    done = count_acknowledged(body)
-                    tally.done += done
-                    tally.latencies.append(ended - began)
-                    if done != self.batch:
-                        tally.failures["not acknowledged"] += self.batch - done
-                else:
+                if status != 200:
                     tally.failures[f"status {status}"] += 1
+                    continue
+                tally.done += done
+                tally.latencies.append(ended - began)
+                if done != self.batch:
+                    tally.failures["not acknowledged"] += self.batch - done
         except Lost as error:
             tally.failures[f"lost: {error}"] += 1
         finally:
@@ -134,7 +135,9 @@ class Measured:
     p50: float
     p99: float
     idle_p50: float
-    #: CPU microseconds of all processes of the regions for each event.
+    #: Seconds until every region had folded and could show all of it, after the load had ended.
+    catch_up: float
+    #: CPU microseconds of all processes of the regions for each event, catching up included.
     cpu_us: float
     cpu_by_role: dict[str, float]
 
@@ -143,9 +146,9 @@ JobsOf = Callable[[int, int], list[Job]]
 
 
 def measure(
-    clients: ClientProcesses, jobs: JobsOf, ladder: tuple[int, ...], options: Options, cpu: Callable[[], dict[str, float]]
+    clients: ClientProcesses, jobs: JobsOf, ladder: tuple[int, ...], options: Options, cpu: CpuSeconds, level: Callable[[], None]
 ) -> Measured:
-    """Climb the ladder, then measure at its knee. `jobs` makes them from (connections, number of the trial)."""
+    """Climb the ladder, then measure at its knee. `jobs` makes them from (connections, number of the trial); `level` waits for replicas."""
     rungs: list[Rung] = []
     idle_p50 = 0.0
     trial = 0
@@ -160,23 +163,24 @@ def measure(
         options.say(f"  {connections} connections a client process: {rungs[-1].rate:,.0f} events/s {dict(tally.failures) or ''}")
         idle_p50 = idle_p50 or percentile(tally.latencies, 0.5) * 1000
     chosen = knee(rungs)
-    rates, p50s, p99s, costs = [], [], [], []
+    level()
+    rates, p50s, p99s, costs, lags = [], [], [], [], []
     by_role: dict[str, float] = {}
     for _ in range(options.repeat):
-        before, began = cpu(), time.monotonic()
+        before = cpu()
         tally = clients.run(jobs(chosen, trial), options.seconds)
-        spent, lasted = {role: s - before.get(role, 0.0) for role, s in cpu().items()}, time.monotonic() - began
         trial += 1
+        ended = time.monotonic()
+        level()
+        lags.append(time.monotonic() - ended)
+        by_role = {role: (s - before.get(role, 0.0)) * 1e6 / max(1, tally.all_done) for role, s in cpu().items()}
         rates.append(tally.done / options.seconds)
         p50s.append(percentile(tally.latencies, 0.5) * 1000)
         p99s.append(percentile(tally.latencies, 0.99) * 1000)
-        # The clock runs for the warm-up too, at the same rate.
-        events = max(1.0, rates[-1] * (lasted if lasted < options.seconds + 3 else options.seconds + 1))
-        by_role = {role: s * 1e6 / events for role, s in spent.items()}
         costs.append(sum(by_role.values()))
         if tally.failures:
             options.say(f"  not counted: {dict(tally.failures)}")
-    return Measured(chosen, median(rates), median(p50s), median(p99s), idle_p50, median(costs), by_role)
+    return Measured(chosen, median(rates), median(p50s), median(p99s), idle_p50, median(lags), median(costs), by_role)
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -185,11 +189,14 @@ def run(options: Options) -> Iterator[Figure]:
     with ClientProcesses(options.clients) as clients, PeerStore() as peer, Cluster() as cluster:
         for batch in batches:
             options.say(f"batches of {batch}: three regions")
-            ours = measure(clients, _submits(cluster, cluster.fresh_board(), batch, options), LADDERS[batch], options, cluster.cpu_s)
-            cluster.settled(cluster.regions[0])
+
+            def level() -> None:
+                cluster.settled(cluster.regions[0])
+
+            ours = measure(clients, _submits(cluster, cluster.fresh_board(), batch, options), LADDERS[batch], options, cluster.cpu_s, level)
             options.say(f"batches of {batch}: the peer")
             peer.empty()
-            theirs = measure(clients, _peers(peer, batch, options), PEER_LADDERS[batch], options, dict)
+            theirs = measure(clients, _peers(peer, batch, options), PEER_LADDERS[batch], options, dict, lambda: None)
             options.say(
                 f"  knee: {ours.connections} connections a client process, the peer's {theirs.connections}; "
                 f"CPU µs an event: {', '.join(f'{role} {us:.1f}' for role, us in sorted(ours.cpu_by_role.items()))}"
@@ -199,6 +206,7 @@ def run(options: Options) -> Iterator[Figure]:
             yield figure(f"{name}_p50", ours.p50, "ms", peer=peer_redis.NAME, peer_value=theirs.p50)
             yield figure(f"{name}_p99", ours.p99, "ms", peer=peer_redis.NAME, peer_value=theirs.p99)
             yield figure(f"{name}_few_clients_p50", ours.idle_p50, "ms", peer=peer_redis.NAME, peer_value=theirs.idle_p50)
+            yield figure(f"{name}_catch_up", ours.catch_up, "s")
             yield figure(f"{name}_cpu", ours.cpu_us, "us/event")
 
 

@@ -2,13 +2,20 @@
 
 import hashlib
 import json
+import logging
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+log = logging.getLogger("laurel.region")
+
+#: A log larger than this is rotated.
+LOG_BYTES = 16_000_000
 
 Containment = Literal["namespace", "subreaper"]
 
@@ -101,3 +108,21 @@ def write_report(path: Path, report: Report) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(msgspec.to_builtins(report), indent=1) + "\n", "utf-8")
     os.replace(temporary, path)
+
+
+def rotate(path: Path) -> None:
+    """Keep one older part. Its writers append, so they go on at the start of the emptied file."""
+    try:
+        if path.stat().st_size > LOG_BYTES:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+    except OSError as error:
+        if path.exists():
+            log.warning("%s cannot be rotated: %s", path.name, error)
+
+
+def prune_sessions(ray_tmp: Path) -> None:
+    """Leave the last life's Ray session, whose logs may say why it ended; remove older ones."""
+    sessions = sorted(path for path in ray_tmp.glob("session_2*") if path.is_dir() and not path.is_symlink())
+    for path in sessions[:-1]:
+        shutil.rmtree(path, ignore_errors=True)

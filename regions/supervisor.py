@@ -35,12 +35,11 @@ from config.loading import load_cluster
 from config.models import LOOPBACK, ConfigError, RegionConfig
 from regions import preflight, process_tree
 from regions.process_tree import Process
-from regions.region_paths import ChildReport, Containment, RegionPaths, Report, write_report
+from regions.region_paths import ChildReport, Containment, RegionPaths, Report, prune_sessions, rotate, write_report
 from regions.store_process import StoreAddress, server_binary, store_command, store_health
 
 #: Environment variable with a command that stands in for `python -m regions.driver`.
 DRIVER_COMMAND = "LAUREL_DRIVER_COMMAND"
-LOG_BYTES = 16_000_000
 PACKAGES = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger("laurel.supervisor")
@@ -194,7 +193,7 @@ class Supervisor:
             await self._store_ready.wait()
             healthy_s = 0.0
             self._driver.needs.clear()
-            _prune_sessions(self._paths.ray_tmp)
+            prune_sessions(self._paths.ray_tmp)
             if self._spawn(self._driver, self._driver_command, self._driver_environment()):
                 healthy_s = await self._watch(self._driver, probe, self._patience.driver_misses)
             self._end(self._driver, self._driver_tree)
@@ -230,7 +229,7 @@ class Supervisor:
     async def _keep_logs(self) -> None:
         while True:
             for name in ("supervisor", "store", "driver"):
-                _rotate(self._paths.log(name))
+                rotate(self._paths.log(name))
             await asyncio.sleep(5.0)
 
     # --- children ------------------------------------------------------------------------------------------------
@@ -311,11 +310,9 @@ class Supervisor:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_raylet_client_connect_timeout_milliseconds": "50",
             "RAY_raylet_client_num_connect_attempts": "200",
-            **dict.fromkeys(
-                ("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver", "RAY_timeout_ms_task_wait_for_death_info"), "0"
-            ),
-            # Ray's books on each call, which nobody here reads, cost a tenth of all CPU at many calls a second.
-            **dict.fromkeys(("RAY_task_events_report_interval_ms", "RAY_event_stats", "RAY_enable_metrics_collection"), "0"),
+            "RAY_timeout_ms_task_wait_for_death_info": "0",
+            **dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0"),
+            **dict.fromkeys(("RAY_task_events_report_interval_ms", "RAY_event_stats", "RAY_enable_metrics_collection"), "0"),  # unread here
             "RAY_IGNORE_UNHANDLED_ERRORS": "1",
             "RAY_worker_niceness": "0",  # Ray's own 15 gives a busy neighbour 28 times the share of our actors
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
@@ -415,24 +412,6 @@ def _executable(pid: int) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _rotate(path: Path) -> None:
-    """Keep one older part. Its writers append, so they go on at the start of the emptied file."""
-    try:
-        if path.stat().st_size > LOG_BYTES:
-            shutil.copyfile(path, path.with_suffix(".log.1"))
-            os.truncate(path, 0)
-    except OSError as error:
-        if path.exists():
-            log.warning("%s cannot be rotated: %s", path.name, error)
-
-
-def _prune_sessions(ray_tmp: Path) -> None:
-    """Leave the last life's Ray session, whose logs may say why it ended; remove older ones."""
-    sessions = sorted(path for path in ray_tmp.glob("session_2*") if path.is_dir() and not path.is_symlink())
-    for path in sessions[:-1]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _lock(paths: RegionPaths) -> int:

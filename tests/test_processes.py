@@ -18,9 +18,9 @@ import pytest
 from regions import process_tree
 from regions.launcher import Launcher, RegionProcess, StartError, namespace_command
 from regions.process_tree import Process
-from regions.region_paths import Containment, RegionPaths, read_report
+from regions.region_paths import Containment, RegionPaths, prune_sessions, read_report, rotate
 from regions.store_process import StoreAddress, ask_store, store_command
-from regions.supervisor import PACKAGES, Backoff, _prune_sessions, _rotate
+from regions.supervisor import PACKAGES, Backoff
 from regions.supervisor import main as supervisor_main
 
 #: Answers like a gateway. Its helper is as hard to find as Ray's agents: own session, orphaned, no marker in its environment.
@@ -246,13 +246,13 @@ def test_tree_is_killed_across_sessions_and_a_bystander_stays(idle: Callable[...
 
 
 def test_log_that_grew_is_set_aside_and_its_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regions.supervisor.LOG_BYTES", 10)
+    monkeypatch.setattr("regions.region_paths.LOG_BYTES", 10)
     path = tmp_path / "store.log"
     with open(path, "ab", buffering=0) as writer:
         writer.write(b"a long first part\n")
-        _rotate(path)
+        rotate(path)
         writer.write(b"second\n")
-        _rotate(path)
+        rotate(path)
     assert path.read_bytes() == b"second\n"
     assert path.with_suffix(".log.1").read_bytes() == b"a long first part\n"
 
@@ -261,7 +261,7 @@ def test_ray_session_of_the_last_life_is_kept_and_older_ones_removed(tmp_path: P
     for name in ("session_2026-01-01", "session_2026-01-02", "session_2026-01-03"):
         (tmp_path / name).mkdir()
     (tmp_path / "session_latest").symlink_to(tmp_path / "session_2026-01-03")
-    _prune_sessions(tmp_path)
+    prune_sessions(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["session_2026-01-03", "session_latest"]
 
 
