@@ -143,8 +143,11 @@ class GatewayBackend:
         for shard, status in self._shard_status.items():
             if status.get("role") == "unreachable":
                 missing.append(f"the actor of {shard} does not answer")
-            if not self._directory.owner(shard)[1]:
+            owner = self._directory.owner(shard)[1]
+            if not owner:
                 missing.append(f"no region owns {shard} yet")
+            elif owner == self.region and not status.get("serving"):
+                missing.append(f"{shard} is owned here and does not serve yet: {status.get('why', 'no word')}")
         if not self._shard_status:
             missing.append("the shard actors have not answered yet")
         return not missing, missing
