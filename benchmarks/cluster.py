@@ -110,11 +110,11 @@ class Cluster:
         except (httpx.HTTPError, KeyError, ValueError):
             return {}
 
-    def failover(self, to: str, *, force: bool) -> dict[str, Any]:
-        """An operator's command, given to region `to`. Raises httpx.HTTPStatusError when it is refused."""
+    def failover(self, to: str, *, force: bool) -> int:
+        """An operator's command, given to region `to`; the epoch that it started. Raises httpx.HTTPStatusError when it is refused."""
         reply = self._operators[to].post("/v1/admin/failover", json={"shard": SHARD, "to": to, "force": force})
         reply.raise_for_status()
-        return dict(reply.json())
+        return int(reply.json()["moved"][0]["epoch"])
 
     def settled(self, home: str) -> None:
         """Wait until `home` serves and every region has folded all that is committed."""

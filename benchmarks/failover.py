@@ -1,13 +1,14 @@
 """How long writes pause when authority moves: a planned handover, and an operator's forced failover with the owner dead.
 
 A game server in each region submits one event after the other, the same event again until it is acknowledged. Two pauses
-are told: `command`, from the operator's command to the first acknowledgement of an event that was sent after it; and
-`writes`, the longest time around it in which no game server of a surviving region got any acknowledgement.
+are told: `command`, from the operator's command to the first acknowledgement by the new owner; and `writes`, the longest
+time around it in which no game server of a surviving region got any acknowledgement.
 """
 
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -25,13 +26,13 @@ ENOUGH_S = 115.0
 
 @dataclass(slots=True)
 class GameServer:
-    """One thread at one region's gateway; `acknowledged` holds (sent, acknowledged) instants."""
+    """One thread at one region's gateway; `acknowledged` holds the instant and the epoch of each acknowledgement."""
 
     region: str
     port: int
     token: str
     board: str
-    acknowledged: list[tuple[float, float]] = field(default_factory=list)
+    acknowledged: list[tuple[float, int]] = field(default_factory=list)
     ending: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
 
@@ -48,25 +49,28 @@ class GameServer:
 
     def _serve(self) -> None:
         headers = {"authorization": f"Bearer {self.token}"}
-        number = 0
+        # Ids that no earlier failover has used: a duplicate would be answered with the epoch that first took it.
+        number, unique = 0, uuid.uuid4().hex[:8]
         with httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=5, trust_env=False) as client:
             while not self.ending.is_set():
                 number += 1
-                event = {"event_id": f"{self.region}-{number}", "player_id": f"p-{self.region}-{number % 50}", "value": number}
+                event = {"event_id": f"{unique}-{number}", "player_id": f"p-{self.region}-{number % 50}", "value": number}
                 while not self.ending.is_set():
-                    sent = time.monotonic()
-                    if self._post(client, event):
-                        self.acknowledged.append((sent, time.monotonic()))
+                    epoch = self._post(client, event)
+                    if epoch:
+                        self.acknowledged.append((time.monotonic(), epoch))
                         break
                     self.ending.wait(0.01)
                 self.ending.wait(0.004)
 
-    def _post(self, client: httpx.Client, event: dict[str, object]) -> bool:
+    def _post(self, client: httpx.Client, event: dict[str, object]) -> int:
+        """The epoch that acknowledged the event, 0 if none did."""
         try:
             reply = client.post(f"/v1/boards/{self.board}/events", json=event)
-            return reply.status_code == 200 and reply.json()["results"][0]["acked"] == "quorum"
+            result = reply.json()["results"][0]
+            return int(result["epoch"]) if reply.status_code == 200 and result["acked"] == "quorum" else 0
         except (httpx.HTTPError, KeyError, ValueError):
-            return False
+            return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,14 @@ class Pause:
     writes: float
 
 
-def pause_of(servers: list[GameServer], since: float, command: float, until_: float) -> Pause:
-    """What the game servers saw of one failover."""
-    seen = [pair for server in servers for pair in list(server.acknowledged)]
-    after = [acknowledged for sent, acknowledged in seen if sent >= command]
-    first = min(after, default=until_)
-    return Pause((first - command) * 1000, longest_gap([acknowledged for _, acknowledged in seen], since, until_) * 1000)
+def pause_of(seen: Sequence[tuple[float, int]], epoch: int, *, since: float, command: float, end: float) -> Pause:
+    """From (instant, epoch) of all acknowledgements; `epoch` is the one that the failover started."""
+    first = min((at for at, by in seen if by >= epoch), default=end)
+    return Pause((first - command) * 1000, longest_gap([at for at, _ in seen], since, end) * 1000)
+
+
+def _seen(servers: list[GameServer]) -> list[tuple[float, int]]:
+    return [pair for server in servers for pair in list(server.acknowledged)]
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -134,9 +140,9 @@ def _planned(cluster: Cluster, board: str, to: str) -> Pause:
     servers = _servers(cluster, board, cluster.regions)
     try:
         command = time.monotonic()
-        cluster.failover(to, force=False)
+        epoch = cluster.failover(to, force=False)
         time.sleep(AFTER_S)
-        return pause_of(servers, command - BEFORE_S / 2, command, time.monotonic())
+        return pause_of(_seen(servers), epoch, since=command - BEFORE_S / 2, command=command, end=time.monotonic())
     finally:
         for server in servers:
             server.stop()
@@ -150,11 +156,11 @@ def _forced(cluster: Cluster, board: str, owner: str, to: str) -> Pause:
         cluster.launcher.hold(owner)
         cluster.launcher.regions[owner].kill()
         command = time.monotonic()
-        cluster.failover(to, force=True)
+        epoch = cluster.failover(to, force=True)
         # Requests that hung on the dead owner come back only when their gateway has learnt of the new one.
-        until(lambda: any(sent >= command for server in servers for sent, _ in server.acknowledged), "a write after the failover", 20)
+        until(lambda: any(by >= epoch for _, by in _seen(servers)), "a write after the failover", 20)
         time.sleep(AFTER_S)
-        return pause_of(servers, killed, command, time.monotonic())
+        return pause_of(_seen(servers), epoch, since=killed, command=command, end=time.monotonic())
     finally:
         for server in servers:
             server.stop()

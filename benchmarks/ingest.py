@@ -143,6 +143,7 @@ class Measured:
 
 
 JobsOf = Callable[[int, int], list[Job]]
+CpuSeconds = Callable[[], dict[str, float]]
 
 
 def measure(

@@ -30,8 +30,8 @@ log = logging.getLogger("laurel.driver")
 
 #: Ray's shared memory in a region: nothing of ours travels through it but small messages.
 OBJECT_STORE_BYTES = 80 << 20
-#: An actor that does not answer so many probes of so many seconds is replaced.
-PROBES, PROBE_S = 4, 5
+#: An actor that has answered once and then misses so many probes of so many seconds is replaced.
+PROBES, PROBE_S = 4, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,26 +68,37 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     handles = start_actors(config, given.region, given.data_dir)
-    patience = dict.fromkeys(handles, PROBES)
+    #: Probes that each actor may still miss; one that never answered yet is starting, and may take its time.
+    patience: dict[str, int] = {}
     while not stopping:
         time.sleep(0.5)
-        for name, handle in handles.items():
-            try:
-                ray.get(handle.__ray_ready__.remote(), timeout=PROBE_S)
-                patience[name] = PROBES
-            except ray.exceptions.GetTimeoutError:
-                patience[name] -= 1
-                log.warning("%s does not answer (%d more)", name, patience[name])
-                if patience[name] <= 0:
-                    # A stopped or hung process stays alive for Ray, and calls to it would hang for ever.
-                    ray.kill(handle, no_restart=False)
-                    patience[name] = PROBES
-            except ray.exceptions.ActorUnavailableError:
-                continue
-            except ray.exceptions.ActorDiedError as error:
-                log.error("%s is gone for good: %s", name, error)
-                return 1
+        if gone := _probe(handles, patience):
+            log.error("%s is gone for good", gone)
+            return 1
     return 0
+
+
+def _probe(handles: "dict[str, ray.actor.ActorHandle[Any]]", patience: dict[str, int]) -> str:
+    """Ask all actors at once, and replace the ones that stopped answering; the name of one that Ray gave up, or ""."""
+    asked: dict[Any, str] = {handle.__ray_ready__.remote(): name for name, handle in handles.items()}
+    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_S)
+    for reply in answered:
+        try:
+            ray.get(reply)
+            patience[asked[reply]] = PROBES
+        except ray.exceptions.ActorUnavailableError:
+            patience.pop(asked[reply], None)
+        except ray.exceptions.ActorDiedError:
+            return asked[reply]
+    for name in (asked[reply] for reply in silent):
+        if name in patience:
+            patience[name] -= 1
+            log.warning("%s does not answer (%d more)", name, patience[name])
+        if patience.get(name, 1) <= 0:
+            # A stopped or hung process stays alive for Ray, and calls to it would hang for ever.
+            ray.kill(handles[name], no_restart=False)
+            del patience[name]
+    return ""
 
 
 def _leave_out_helpers() -> None:
