@@ -25,6 +25,12 @@ from ledger.ports import BoardState
 AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 
 
+#: So many entries may be on their way to a majority before the next one waits, and for how long at most.
+UNDER_WAY, UNDER_WAY_S = 2, 0.02
+#: Requests that may wait for their entry; beyond it nothing is taken.
+QUEUED = 4000
+
+
 @dataclass(slots=True)
 class Request:
     """Events of one caller for one board, on their way into an entry."""
@@ -132,6 +138,8 @@ class Writer:
                 definite=True,
                 retry_after_ms=500,
             )
+        if len(self.queue) >= QUEUED:
+            raise NoAuthority("too much waits to be written; nothing was taken", code="lagging", definite=True, retry_after_ms=1000)
         limits = self.limits
         open_entries = self.tail.offset - self.waiters.committed
         if open_entries <= 0:
@@ -154,7 +162,20 @@ class Writer:
                         await asyncio.wait_for(self._wake.wait(), None if due is None else due / 1000)
                     if self._over:
                         return
-            await self._write_one()
+            await self._let_entries_grow()
+            if not self._over:
+                await self._write_one()
+
+    async def _let_entries_grow(self) -> None:
+        """With enough entries on their way, wait for the oldest of them: what comes meanwhile shares the next entry.
+
+        Each entry costs this process some milliseconds whatever it holds. The wait is short, so that an authority which
+        cannot commit goes on to its bounds and says `lagging`.
+        """
+        oldest = self.tail.offset - UNDER_WAY + 1
+        if oldest > self.waiters.committed:
+            with suppress(TimeoutError, Deposed):
+                await self.waiters.wait(oldest, UNDER_WAY_S)
 
     def _next_publish_in_ms(self) -> int | None:
         boards = self.pending.changed_boards()

@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--seconds is up to 30, --clients up to 16, --repeat up to 20")
     options.say(context())
     signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGTERM, _stopped)
     signal.alarm(LIMIT_S)
     rows: list[Figure] = []
     try:
@@ -69,6 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _too_long(number: int, frame: FrameType | None) -> None:
     raise TooLong(f"not done after {LIMIT_S} s")
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # the regions are stopped on the way out
 
 
 def context() -> str:

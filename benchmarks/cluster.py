@@ -24,6 +24,8 @@ from regions.launcher import Launcher
 from regions.specs import make_keys
 
 SHARD = "eu-west/0"
+#: A gateway asks its actors for their status this often, with some to spare.
+_STATUS_S = 0.4
 _CONFIG = Path(__file__).resolve().parent.parent / "cluster.yaml"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -116,8 +118,20 @@ class Cluster:
         reply.raise_for_status()
         return int(reply.json()["moved"][0]["epoch"])
 
+    def shown(self, board: str) -> None:
+        """Submit one more event, and wait until every region shows a generation that includes it, and so all before it."""
+        event = {"event_id": uuid.uuid4().hex, "player_id": "the-last", "value": 1}
+        headers = {"authorization": f"Bearer {self.token('game-server')}"}
+        reply = self._operators[self.regions[0]].post(f"/v1/boards/{board}/events", json=event, headers=headers)
+        reply.raise_for_status()
+        result = reply.json()["results"][0]
+        path = f"/v1/boards/{board}/top?limit=1&at_least={result['epoch']}-{result['offset']}"
+        for name, client in self._operators.items():
+            until(lambda client=client: client.get(path, headers=headers).status_code == 200, f"{name} shows the last event")  # type: ignore[misc]
+
     def settled(self, home: str) -> None:
-        """Wait until `home` serves and every region has folded all that is committed."""
+        """Wait until `home` serves and every region has folded all that is committed, as its status tells with some delay."""
+        time.sleep(_STATUS_S)
         until(lambda: self.shard(home).get("serving"), f"{home} serves")
         for name in self.regions:
             until(lambda name=name: self._level(name, home), f"{name} has caught up")  # type: ignore[misc]

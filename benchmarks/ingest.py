@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -135,7 +136,7 @@ class Measured:
     p50: float
     p99: float
     idle_p50: float
-    #: Seconds until every region had folded and could show all of it, after the load had ended.
+    #: Seconds after the end of the load until every region showed a generation that includes all of it.
     catch_up: float
     #: CPU microseconds of all processes of the regions for each event, catching up included.
     cpu_us: float
@@ -147,9 +148,12 @@ CpuSeconds = Callable[[], dict[str, float]]
 
 
 def measure(
-    clients: ClientProcesses, jobs: JobsOf, ladder: tuple[int, ...], options: Options, cpu: CpuSeconds, level: Callable[[], None]
+    clients: ClientProcesses, jobs: JobsOf, ladder: tuple[int, ...], options: Options, cpu: CpuSeconds, shown: Callable[[], None]
 ) -> Measured:
-    """Climb the ladder, then measure at its knee. `jobs` makes them from (connections, number of the trial); `level` waits for replicas."""
+    """Climb the ladder, then measure at its knee.
+
+    `jobs` makes them from (connections, number of the trial); `shown` waits until every region shows all of it.
+    """
     rungs: list[Rung] = []
     idle_p50 = 0.0
     trial = 0
@@ -164,7 +168,7 @@ def measure(
         options.say(f"  {connections} connections a client process: {rungs[-1].rate:,.0f} events/s {dict(tally.failures) or ''}")
         idle_p50 = idle_p50 or percentile(tally.latencies, 0.5) * 1000
     chosen = knee(rungs)
-    level()
+    shown()
     rates, p50s, p99s, costs, lags = [], [], [], [], []
     by_role: dict[str, float] = {}
     for _ in range(options.repeat):
@@ -172,7 +176,7 @@ def measure(
         tally = clients.run(jobs(chosen, trial), options.seconds)
         trial += 1
         ended = time.monotonic()
-        level()
+        shown()
         lags.append(time.monotonic() - ended)
         by_role = {role: (s - before.get(role, 0.0)) * 1e6 / max(1, tally.all_done) for role, s in cpu().items()}
         rates.append(tally.done / options.seconds)
@@ -190,11 +194,12 @@ def run(options: Options) -> Iterator[Figure]:
     with ClientProcesses(options.clients) as clients, PeerStore() as peer, Cluster() as cluster:
         for batch in batches:
             options.say(f"batches of {batch}: three regions")
+            board = cluster.fresh_board()
 
-            def level() -> None:
-                cluster.settled(cluster.regions[0])
-
-            ours = measure(clients, _submits(cluster, cluster.fresh_board(), batch, options), LADDERS[batch], options, cluster.cpu_s, level)
+            ours = measure(
+                clients, _submits(cluster, board, batch, options), LADDERS[batch], options, cluster.cpu_s, partial(cluster.shown, board)
+            )
+            cluster.settled(cluster.regions[0])
             options.say(f"batches of {batch}: the peer")
             peer.empty()
             theirs = measure(clients, _peers(peer, batch, options), PEER_LADDERS[batch], options, dict, lambda: None)
