@@ -19,6 +19,7 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
+from actors.asking import JoinedAsks, answers_at_once
 from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, from_wire, to_wire
 from actors.replica import News, ReplicaActor
@@ -31,8 +32,8 @@ log = logging.getLogger("laurel.actors")
 Handle = Any
 
 _encode = msgspec.msgpack.Encoder().encode
-_ask = msgspec.msgpack.Decoder(Ask)
-_answer = msgspec.msgpack.Decoder(Answer | WireError)
+_asks = msgspec.msgpack.Decoder(list[Ask])
+_answers = msgspec.msgpack.Decoder(list[Answer | WireError])
 _news = msgspec.msgpack.Decoder(News)
 
 #: Seconds after which a call to an actor of this region counts as unanswered.
@@ -134,11 +135,14 @@ class ReplicaWorker:
         self.actor.start()
 
     async def ask(self, payload: bytes) -> bytes:
-        """One question -> an answer, or an error as a map."""
+        """Questions -> for each an answer, or an error as a value, in order."""
+        return _encode([await self._one(ask) for ask in _asks.decode(payload)])
+
+    async def _one(self, ask: Ask) -> Answer | WireError:
         try:
-            return _encode(await self.actor.ask(_ask.decode(payload)))
+            return await self.actor.ask(ask)
         except Unanswered as error:
-            return _encode(to_wire(error))
+            return to_wire(error)
 
     async def news(self, since: int) -> bytes:
         """See `ReplicaActor.news`."""
@@ -167,6 +171,7 @@ class LocalHandles:
 
     def __init__(self, shards: Mapping[str, Handle], replica: Handle, *, call_s: float = CALL_S) -> None:
         self._shards, self._replica, self._call_s = dict(shards), replica, call_s
+        self._joined = JoinedAsks(self._ask_replica)
 
     async def _await(self, call: Callable[[], Any], timeout_s: float | None = None) -> Any:
         try:
@@ -197,10 +202,16 @@ class LocalHandles:
 
     async def ask(self, ask: Ask) -> Answer:
         """Ask the region's replica. Raises `Unanswered`, or TimeoutError."""
-        reply = _answer.decode(await self._await(functools.partial(self._replica.ask.remote, _encode(ask)), 3.0 + ask.wait_ms / 1000))
+        if answers_at_once(ask):
+            return await self._joined.ask(ask)
+        (reply,) = await self._ask_replica([ask])
         if isinstance(reply, Answer):
             return reply
         raise from_wire(reply)
+
+    async def _ask_replica(self, asks: list[Ask]) -> list[Answer | WireError]:
+        call = functools.partial(self._replica.ask.remote, _encode(asks))
+        return _answers.decode(await self._await(call, 3.0 + max(ask.wait_ms for ask in asks) / 1000))
 
     async def news(self, since: int) -> News:
         """The replica's long poll."""

@@ -1,0 +1,69 @@
+"""Questions to a replica, joined: what comes while calls are under way shares the next one.
+
+A call to an actor costs its caller and its callee more than most answers do, so at full load one call carries many
+questions. A question that may have to wait for a generation never comes here: it would hold up the others.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from actors.messages import Answer, Ask, Top, WireError, from_wire
+
+#: Calls under way at most, and questions in one.
+CALLS = 2
+QUESTIONS = 128
+
+Call = Callable[[list[Ask]], Awaitable[list[Answer | WireError]]]
+
+
+def answers_at_once(ask: Ask) -> bool:
+    """Whether the replica answers without waiting: the newest generation is asked, whatever it is."""
+    cursor = isinstance(ask.question, Top) and ask.question.cursor is not None
+    return ask.generation is None and ask.at_least is None and not cursor
+
+
+class JoinedAsks:
+    """See the module docstring. `call` gives one answer for each question, in order, or raises for all of them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._queue: deque[tuple[Ask, asyncio.Future[Answer]]] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def ask(self, ask: Ask) -> Answer:
+        """Raises `Unanswered`, or what the call raised."""
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._queue.append((ask, done))
+        self._start()
+        return await done
+
+    def _start(self) -> None:
+        if self._queue and len(self._calls) < CALLS:
+            task = asyncio.get_running_loop().create_task(self._call_some())
+            self._calls.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._calls.discard(task)
+        self._start()
+
+    async def _call_some(self) -> None:
+        batch = [self._queue.popleft() for _ in range(min(QUESTIONS, len(self._queue)))]
+        batch = [(ask, done) for ask, done in batch if not done.done()]
+        if not batch:
+            return
+        try:
+            replies = await self._call([ask for ask, _ in batch])
+        except Exception as error:
+            for _, done in batch:
+                if not done.done():
+                    done.set_exception(error)
+            return
+        for (_, done), reply in zip(batch, replies, strict=True):
+            if done.done():
+                continue
+            if isinstance(reply, Answer):
+                done.set_result(reply)
+            else:
+                done.set_exception(from_wire(reply))
