@@ -25,8 +25,8 @@ from ledger.ports import BoardState
 AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 
 
-#: So many entries may be on their way to a majority before the next one waits, and for how long at most.
-UNDER_WAY, UNDER_WAY_S = 2, 0.02
+#: So many entries may be on their way to a majority before the next one waits (`Limits.grow_ms` at most).
+UNDER_WAY = 2
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
 
@@ -175,7 +175,7 @@ class Writer:
         oldest = self.tail.offset - UNDER_WAY + 1
         if oldest > self.waiters.committed:
             with suppress(TimeoutError, Deposed):
-                await self.waiters.wait(oldest, UNDER_WAY_S)
+                await self.waiters.wait(oldest, self.limits.grow_ms / 1000)
 
     def _next_publish_in_ms(self) -> int | None:
         boards = self.pending.changed_boards()
