@@ -89,7 +89,8 @@ class ReplicaActor:
                     await self._rebuild(fold, "the journal was begun anew")
                     continue
                 if committed == fold.applied.offset:
-                    if not fold.serving:
+                    # An empty journal was begun anew, or not yet begun: it says nothing of what boards there are.
+                    if not fold.serving and committed:
                         fold.serving = True
                         await self._tell([])
                     continue
@@ -157,8 +158,15 @@ class ReplicaActor:
 
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""
+        self._board(ask.board_id)
+        wanted = self._pinned(ask)
+        if ask.at_least is not None:
+            await self._wait_visible(ask.board_id, ask.at_least, ask.wait_ms)
+        if wanted is not None:
+            await self._wait_published(ask.board_id, wanted, ask.wait_ms)
+        # Looked up again: while it waited, the shard may have been folded anew.
         fold, board = self._board(ask.board_id)
-        generation = await self._generation(fold, board, ask)
+        generation = self._generation(board, wanted)
         return Answer(
             board_id=ask.board_id,
             incarnation=board.info.incarnation,
@@ -178,33 +186,44 @@ class ReplicaActor:
             raise NotServing(f"{self.spec.region} is still reading its journal")
         return found
 
-    async def _generation(self, fold: ShardFold, board: BoardFold, ask: Ask) -> Generation:
-        wanted = ask.generation
-        if wanted is None and isinstance(ask.question, Top) and ask.question.cursor is not None:
-            wanted = open_cursor(self.spec.cursor_key, ask.question.cursor).generation
-        if ask.at_least is not None:
-            await self._wait_visible(fold, board, ask.at_least, ask.wait_ms)
+    def _pinned(self, ask: Ask) -> int | None:
+        if ask.generation is None and isinstance(ask.question, Top) and ask.question.cursor is not None:
+            return open_cursor(self.spec.cursor_key, ask.question.cursor).generation
+        return ask.generation
+
+    def _generation(self, board: BoardFold, wanted: int | None) -> Generation:
         board.expire(monotonic_ms())
         if wanted is None:
             return board.newest
-        if wanted > board.newest.number and not await self._wait_for(lambda: board.newest.number >= wanted, ask.wait_ms):
-            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{board.newest.number}", newest=board.newest.number)
         generation = board.generation(wanted)
         if generation is None:
             raise GenerationGone(f"s{wanted} is no longer retained; start again with s{board.newest.number}", newest=board.newest.number)
         return generation
 
-    async def _wait_visible(self, fold: ShardFold, board: BoardFold, at_least: Position, wait_ms: int) -> None:
+    async def _wait_published(self, board_id: str, wanted: int, wait_ms: int) -> None:
+        def published() -> bool:
+            found = self.boards.get(board_id)
+            return found is not None and found[1].newest.number >= wanted
+
+        if not await self._wait_for(published, wait_ms):
+            newest = self._board(board_id)[1].newest.number
+            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest)
+
+    async def _wait_visible(self, board_id: str, at_least: Position, wait_ms: int) -> None:
         def visible() -> bool:
             """Included, or folded without having changed a row: then no new generation will come for it."""
+            found = self.boards.get(board_id)
+            if found is None:
+                return False
+            fold, board = found
             if board.newest.boundary >= at_least.offset:
                 return board.newest.epoch >= at_least.epoch
             return fold.applied >= at_least and fold.applied.offset >= at_least.offset and not board.changed
 
         if not await self._wait_for(visible, wait_ms):
+            newest = self._board(board_id)[1].newest.number
             raise NotVisibleYet(
-                f"no generation here includes {at_least.epoch}-{at_least.offset} yet; the newest is s{board.newest.number}",
-                newest=board.newest.number,
+                f"no generation here includes {at_least.epoch}-{at_least.offset} yet; the newest is s{newest}", newest=newest
             )
 
     async def _wait_for(self, holds: Callable[[], bool], wait_ms: int) -> bool:

@@ -205,3 +205,21 @@ def test_nothing_is_served_from_a_fold_that_differs_from_what_the_authority_publ
         assert refused.type is NotServing
 
     tell(story)
+
+
+def test_a_question_that_waits_while_the_shard_is_folded_anew_is_answered_from_the_new_fold(tell: Callable[[Story], None]) -> None:
+    """1. Somebody waits for a position. 2. The replica begins its fold anew (its journal was readmitted, or did not fit). 3. The
+    position comes: the answer is the generation that includes it, never what the old fold held."""
+
+    async def story(region: Region) -> None:
+        position = await region.publish(await region.score("ann", 1))
+        waiting = asyncio.ensure_future(region.ask(at_least=Position(position.epoch, position.offset + 1), wait_ms=5000))
+        await asyncio.sleep(0)
+        shard = region.replica.shards[SHARD]
+        await region.replica._rebuild(shard, "for the test")
+        await region.has(position.offset)
+        await region.publish(await region.score("bob", 2))
+        answer = body(await waiting)
+        assert (answer["generation"], answer["total"]) == ("s2", 2)
+
+    tell(story)
