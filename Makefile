@@ -49,7 +49,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[server,dev]'
 	@# Regions start three times as fast from compiled files. Some packages ship templates that are no valid Python: not our failure.
 	@echo '== compiling bytecode'
-	@$(PY) -m compileall -q -j 0 .venv/lib actors boards config failover journal laurel ledger regions >/dev/null 2>&1 || true
+	@$(PY) -m compileall -q -j 0 .venv/lib actors boards chaos config drills failover journal laurel ledger regions simulation >/dev/null 2>&1 || true
 	@touch $@
 
 constraints: $(READY)

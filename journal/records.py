@@ -84,7 +84,17 @@ class BoardCreated(msgspec.Struct, frozen=True, array_like=True, tag=5):
     at_ms: int
 
 
-Record = Scored | Published | EpochStarted | HandedOver | BoardCreated
+class Audited(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """What an operator did or decided, kept for ever; it changes no row. `detail` is a JSON object."""
+
+    #: `drill.began`, `drill.ended`, `orphans.signed_off`.
+    what: str
+    asked_by: str
+    at_ms: int
+    detail: str
+
+
+Record = Scored | Published | EpochStarted | HandedOver | BoardCreated | Audited
 
 _records_encoder = msgspec.msgpack.Encoder()
 _records_decoder = msgspec.msgpack.Decoder(list[Record])

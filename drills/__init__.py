@@ -1,0 +1,1 @@
+"""Rehearsals on a running cluster: plans, their runner, their reports."""

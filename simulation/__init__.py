@@ -1,0 +1,1 @@
+"""Deterministic simulation: the whole cluster in one thread, from one seed."""
