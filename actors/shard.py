@@ -292,8 +292,8 @@ class ShardActor:
             case e.DrainDone(offset=offset):
                 if self._drain is not None and not self._drain.done():
                     self._drain.set_result(offset)
-            case e.MarkAmnesiac():
-                self._spawn(self.journal.mark_amnesiac())
+            case e.MarkAmnesiac(incarnation=incarnation):
+                self._spawn(self.journal.mark_amnesiac(incarnation))
             case e.ActivationEnded():
                 log.info("%s: %s: %s", self.spec.shard, action.code, action.detail)
                 if self._activation is not None and not self._activation.done():

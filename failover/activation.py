@@ -41,9 +41,9 @@ class NotNow:
     detail: str
     newest_epoch: int = 0
     newest_owner: str = ""
-    #: `amnesiac` only: the own store does not carry the mark yet. A store that is no member by its token needs none, and
-    #: must not get it: it may have been begun anew for its readmission a moment ago.
-    mark: bool = False
+    #: `amnesiac` only: token of the own store if it does not carry the mark yet. A store that is no member by its token needs
+    #: none, and must not get it: it may have been begun anew for its readmission a moment ago.
+    mark: str = ""
 
 
 def in_doubt(answers: Mapping[str, JournalStatus]) -> bool:
@@ -91,7 +91,7 @@ def evaluate(
             detail=f"the store of {region} has lost data; readmit it",
             newest_epoch=newest.epoch,
             newest_owner=newest.owner,
-            mark=not own.amnesiac and own.incarnation == newest.members.get(region),
+            mark=own.incarnation if not own.amnesiac and own.incarnation == newest.members.get(region) else "",
         )
     if expect is not None and (newest.epoch, newest.owner) != expect:
         return NotNow(

@@ -241,7 +241,9 @@ class DrainDone(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkAmnesiac(Action):
-    """The own store has lost data: remember that durably."""
+    """The own store, which has the token `incarnation`, has lost data: remember that durably."""
+
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,8 @@ class MemoryLog:
         self._terms: list[Term] = []
         self._peers: dict[str, Peer] = {}
         self._orphans: dict[int, list[Entry]] = {}
+        self._acceptor = ""
+        self._lease_ms = 0
 
     @property
     def committed(self) -> int:
@@ -110,6 +112,7 @@ class MemoryLog:
             terms=list(self._terms),
             peers=dict(self._peers),
             amnesiac=self._amnesiac,
+            lease_ms=self._lease_ms,
         )
 
     def append(
@@ -143,6 +146,8 @@ class MemoryLog:
             reason = "fenced"
         if reason is None and newest is not None and message.config_version < newest.config_version:
             reason = "stale_config"
+        if reason is None and self._below(message.peers.get(self.region, Peer())):
+            self._amnesiac, reason = True, "amnesiac"
         if reason is not None:
             return self._refuse(reason)
         if prev.offset > len(self._entries) or self._epoch_at(prev.offset) != prev.epoch:
@@ -174,7 +179,7 @@ class MemoryLog:
     def seal(self, message: Seal) -> Granted | Refused:
         """Promise the epoch; at genesis also take `admit_as`, in the same step."""
         check_shard(self.shard, message.shard)
-        check_numbers(message.epoch, message.from_epoch, message.config_version)
+        check_numbers(message.epoch, message.from_epoch, message.config_version, *message.remembered.pair)
         newest = self._terms[-1] if self._terms else None
         admits = bool(message.admit_as) and not self._entries and not self._terms
         if not self._incarnation and not admits:
@@ -190,8 +195,26 @@ class MemoryLog:
             newest.epoch > message.from_epoch or (newest.epoch == message.from_epoch and newest.owner != message.from_owner)
         ):
             return self._refuse("moved")
+        if self._below(message.remembered):
+            self._amnesiac = True
+            return self._refuse("amnesiac")
         self._incarnation = self._incarnation or message.admit_as
         self._promise(message.epoch, message.target, message.attempt)
+        return Granted(self.status())
+
+    def take_acceptor(self, token: str) -> JournalStatus:
+        """See the port."""
+        self._acceptor = token
+        return self.status()
+
+    def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
+        """See the port."""
+        check_numbers(epoch, lease_ms)
+        if (reason := self._unfit() or self._not_granted(epoch, attempt)) is not None:
+            return self._refuse(reason)
+        if acceptor != self._acceptor:
+            return self._refuse("superseded")
+        self._lease_ms = max(self._lease_ms, lease_ms)
         return Granted(self.status())
 
     def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
@@ -227,9 +250,21 @@ class MemoryLog:
         held = {(entry.epoch, entry.offset, entry.digest) for entry in self._entries}
         return orphan_batches(self._orphans, held)
 
-    def mark_amnesiac(self) -> None:
+    def forget_orphans(self, epoch: int, upto_offset: int, *, from_offset: int = 1) -> int:
+        """Delete a stretch of one epoch's orphans; what was orphaned twice counts twice."""
+        check_numbers(epoch, upto_offset, from_offset)
+        found = self._orphans.get(epoch, [])
+        kept = [entry for entry in found if not from_offset <= entry.offset <= upto_offset]
+        if kept:
+            self._orphans[epoch] = kept
+        else:
+            self._orphans.pop(epoch, None)
+        return len(found) - len(kept)
+
+    def mark_amnesiac(self, incarnation: str) -> None:
         """Set the mark; only `readmit` takes it away."""
-        self._amnesiac = True
+        if incarnation == self._incarnation:
+            self._amnesiac = True
 
     def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
         """Begin anew. With the token that is already this store's (a repeated call) only the fence is raised."""
@@ -246,6 +281,10 @@ class MemoryLog:
         if not self._incarnation:
             return "not_admitted"
         return "amnesiac" if self._amnesiac else None
+
+    def _below(self, remembered: Peer) -> bool:
+        """Whether more was heard of this store than it holds: then it has lost data."""
+        return (self._fence, len(self._entries)) < (remembered.fence, remembered.verified)
 
     def _not_granted(self, epoch: int, attempt: str) -> Reason | None:
         return None if epoch == self._fence and attempt == self._granted[1] else "fenced"
@@ -282,9 +321,12 @@ class MemoryLog:
         for region, peer in peers.items():
             if region and region == self.region:
                 continue
-            old = self._peers.get(region, Peer())
-            fence, verified = max((old.fence, old.verified), (peer.fence, peer.verified))
-            self._peers[region] = Peer(fence, verified, peer.amnesiac)
+            old = self._peers.get(region)
+            if old is None or (peer.fence, peer.verified) > (old.fence, old.verified):
+                self._peers[region] = peer
+            elif peer.amnesiac and (peer.fence, peer.verified) == (old.fence, old.verified):
+                # A mark at the same point stays: a message sent before it was set must not take it away.
+                self._peers[region] = peer
 
     def _commit(self, committed: int) -> None:
         self._committed = max(self._committed, committed)
@@ -335,6 +377,14 @@ class MemoryJournal:
         """See the port."""
         return self.log.seal(message)
 
+    async def take_acceptor(self, token: str) -> JournalStatus:
+        """See the port."""
+        return self.log.take_acceptor(token)
+
+    async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
+        """See the port."""
+        return self.log.renew(epoch=epoch, attempt=attempt, acceptor=acceptor, lease_ms=lease_ms)
+
     async def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
         """See the port."""
         return self.log.adopt(epoch=epoch, attempt=attempt, expected=expected, keep=keep, entries=entries)
@@ -347,9 +397,13 @@ class MemoryJournal:
         """See the port."""
         return self.log.orphans()
 
-    async def mark_amnesiac(self) -> None:
+    async def forget_orphans(self, epoch: int, upto_offset: int, *, from_offset: int = 1) -> int:
         """See the port."""
-        self.log.mark_amnesiac()
+        return self.log.forget_orphans(epoch, upto_offset, from_offset=from_offset)
+
+    async def mark_amnesiac(self, incarnation: str) -> None:
+        """See the port."""
+        self.log.mark_amnesiac(incarnation)
 
     async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
         """See the port."""

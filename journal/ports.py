@@ -56,6 +56,11 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     verified: int = 0
     amnesiac: bool = False
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """What memories are compared by."""
+        return self.fence, self.verified
+
 
 class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a store durably knows of one shard."""
@@ -78,6 +83,10 @@ class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, Peer] = {}
     #: This store was found to have lost data; it neither votes nor counts until readmitted.
     amnesiac: bool = False
+    #: Longest lease that was ever promised at this store; 0 where no authority ever asked for one.
+    lease_ms: int = 0
+    #: Since when its region has heard of no progress of the authority, in ms; -1 where nobody has looked (a store cannot know).
+    silent_ms: int = -1
 
     @property
     def newest(self) -> Term | None:
@@ -135,6 +144,22 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     from_owner: str
     #: At genesis only: the token that a store which was never admitted takes as its incarnation.
     admit_as: str = ""
+    #: The most that the coordinator knows to have been heard of this very store.
+    remembered: Peer = Peer()
+
+
+class Renew(msgspec.Struct, frozen=True, kw_only=True):
+    """Authority of a `local` shard -> another region's acceptor: promise not to seal for another region for a while.
+
+    `lease_ms` is how long the holder will count from the moment it sent this; 0 gives the lease up.
+    """
+
+    shard: str
+    sender: str
+    request_id: str
+    epoch: int
+    attempt: str
+    lease_ms: int
 
 
 Reason = Literal[
@@ -146,6 +171,8 @@ Reason = Literal[
     "stale_config",  # the sender's config version is older than the newest started epoch's
     "not_admitted",  # this store has no incarnation token
     "amnesiac",  # this store is known to have lost data
+    "leased",  # Seal: the region has promised the present authority not to seal yet; `wait_ms` says how long still
+    "superseded",  # Renew: another process of the region is its acceptor now
 ]
 
 
@@ -160,7 +187,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
 
 
 class Granted(msgspec.Struct, frozen=True, tag="granted"):
-    """The seal is durable; `status` is read in the same step."""
+    """The seal is durable (or the lease holds); `status` is read in the same step."""
 
     status: JournalStatus
 
@@ -170,6 +197,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
     reason: Reason
     status: JournalStatus
+    #: `leased` only.
+    wait_ms: int = 0
 
 
 class OrphanBatch(msgspec.Struct, frozen=True):
@@ -205,11 +234,25 @@ class Journal(Protocol):
         ...
 
     async def accept(self, message: Append) -> Accepted | Refused:
-        """Apply an authority's `Append` by the rules of the protocol; a conflicting suffix moves to the orphans in the same step."""
+        """Apply an authority's `Append` by the rules of the protocol; a conflicting suffix moves to the orphans in the same step.
+
+        A store that stands below what the message says was heard of it (`peers`) has lost data: it marks itself and refuses.
+        """
         ...
 
     async def seal(self, message: Seal) -> Granted | Refused:
-        """Raise the fence if this activation may have it; durable before the answer."""
+        """Raise the fence if this activation may have it; durable before the answer. Below `remembered`: as in `accept`."""
+        ...
+
+    async def take_acceptor(self, token: str) -> JournalStatus:
+        """From now on only the acceptor with this token may have leases renewed here."""
+        ...
+
+    async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
+        """Whether an authority may have a lease: `fenced` unless fence = epoch, granted to `attempt`; `superseded` for another acceptor.
+
+        Keeps the longest `lease_ms` durably, so that the next acceptor knows how long it must wait.
+        """
         ...
 
     async def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
@@ -228,8 +271,19 @@ class Journal(Protocol):
         """All orphaned entries, by the epoch in which they were appended."""
         ...
 
-    async def mark_amnesiac(self) -> None:
-        """Remember durably that this store has lost data: from now on it neither votes nor counts."""
+    async def forget_orphans(self, epoch: int, upto_offset: int, *, from_offset: int = 1) -> int:
+        """Delete the orphans of `epoch` from `from_offset` to `upto_offset`; how many stored copies went, 0 when it is repeated.
+
+        Only an operator's sign-off asks for it, once its audit record is committed (I5). One step at the store.
+        Cost: O(orphans of that epoch).
+        """
+        ...
+
+    async def mark_amnesiac(self, incarnation: str) -> None:
+        """Remember durably that this store has lost data: from now on it neither votes nor counts.
+
+        Nothing happens when the store has another token by now: it was begun anew meanwhile.
+        """
         ...
 
     async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:

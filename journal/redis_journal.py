@@ -2,7 +2,8 @@
 
 Keys of a shard, all under `laurel:{<shard>}:`
 
-    meta              hash: fence, granted_region, granted_attempt, incarnation, base, committed, tail_epoch, tail_offset, amnesiac
+    meta              hash: fence, granted_region, granted_attempt, incarnation, base, committed, tail_epoch, tail_offset, amnesiac,
+                      lease_ms, acceptor
     log               list: an element is the digest (16 hex digits) and the msgpack of the `Entry`; index 0 is offset base + 1
     terms             hash: epoch -> "<first offset>|<msgpack of the Term>"; never trimmed
     peers             hash: region -> "<fence>|<verified>|<0 or 1: amnesiac>"
@@ -130,6 +131,7 @@ def _status(shard: str, reply: list[Any]) -> JournalStatus:
         terms=sorted(terms, key=lambda term: term.epoch),
         peers=peers,
         amnesiac=meta.get("amnesiac") == b"1",
+        lease_ms=int(meta.get("lease_ms", 0)),
     )
 
 
@@ -202,11 +204,19 @@ class RedisJournal:
         """See the port."""
         check_shard(self.shard, message.shard)
         m = message
-        check_numbers(m.epoch, m.from_epoch, m.config_version)
-        header = (self._channel, m.lineage, m.target, m.epoch, m.attempt, m.from_epoch, m.from_owner, m.admit_as)
-        reply = await self._run("seal", header)
-        status = _status(self.shard, reply)
-        return Granted(status) if reply[0] == b"ok" else Refused(cast(Reason, reply[0].decode()), status)
+        check_numbers(m.epoch, m.from_epoch, m.config_version, *m.remembered.pair)
+        header = (self._channel, m.lineage, m.target, m.epoch, m.attempt, m.from_epoch, m.from_owner, m.admit_as, *m.remembered.pair)
+        return self._granted(await self._run("seal", header))
+
+    async def take_acceptor(self, token: str) -> JournalStatus:
+        """See the port."""
+        await self._command("HSET", self._meta, "acceptor", token)
+        return await self.status()
+
+    async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
+        """See the port."""
+        check_numbers(epoch, lease_ms)
+        return self._granted(await self._run("renew", (epoch, attempt, acceptor, lease_ms)))
 
     async def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
         """See the port. Refused `diverged` also when keep is above the tail or `entries` cannot follow it."""
@@ -247,9 +257,15 @@ class RedisJournal:
             first = entries[-1].offset + 1
         return orphan_batches(by_epoch, held)
 
-    async def mark_amnesiac(self) -> None:
+    async def forget_orphans(self, epoch: int, upto_offset: int, *, from_offset: int = 1) -> int:
+        """See the port. What was orphaned twice is stored, and counted, twice."""
+        check_numbers(epoch, upto_offset, from_offset)
+        (count,) = await self._run("forget_orphans", (epoch, from_offset, upto_offset))
+        return int(count)
+
+    async def mark_amnesiac(self, incarnation: str) -> None:
         """See the port."""
-        await self._command("HSET", self._meta, "amnesiac", "1")
+        await self._run("mark_amnesiac", (incarnation,))
 
     async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
         """See the port. With the token that is already this store's (a repeated call) only the fence is raised."""
@@ -317,6 +333,10 @@ class RedisJournal:
             raise JournalUnavailable(f"{what}: no answer from the store within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             raise JournalUnavailable(f"{what}: {error}") from error
+
+    def _granted(self, reply: list[Any]) -> Granted | Refused:
+        status = _status(self.shard, reply)
+        return Granted(status) if reply[0] == b"ok" else Refused(cast(Reason, reply[0].decode()), status)
 
     def _answer(self, reply: list[Any]) -> Accepted | Refused:
         if reply[0] != b"ok":

@@ -18,7 +18,7 @@ from actors.shard import ShardActor, decode_submit
 from boards.model import Submission
 from failover.events import Role
 from journal.memory import MemoryJournal
-from journal.ports import Accepted, Append, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
+from journal.ports import Accepted, Append, Granted, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
 from journal.records import Entry
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
@@ -89,8 +89,14 @@ class Door:
     async def orphans(self) -> list[OrphanBatch]:
         return await (await self._open()).orphans()
 
-    async def mark_amnesiac(self) -> None:
-        await (await self._open()).mark_amnesiac()
+    async def mark_amnesiac(self, incarnation: str) -> None:
+        await (await self._open()).mark_amnesiac(incarnation)
+
+    async def take_acceptor(self, token: str) -> JournalStatus:
+        return await (await self._open()).take_acceptor(token)
+
+    async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
+        return await (await self._open()).renew(epoch=epoch, attempt=attempt, acceptor=acceptor, lease_ms=lease_ms)
 
     async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
         return await (await self._open()).readmit(incarnation=incarnation, fence=fence)

@@ -228,8 +228,8 @@ class Schedule:
                 if isinstance(action, e.StopAccepting):
                     record = HandedOver("us", "op", 0)
                     self._append(name, machine, [record], lambda at: self.hear(name, e.DrainAppended(now_ms=self.now, offset=at)))
-            case e.MarkAmnesiac():
-                self.logs[name].mark_amnesiac()
+            case e.MarkAmnesiac(incarnation=incarnation):
+                self.logs[name].mark_amnesiac(incarnation)
             case e.ActivationEnded():
                 self.ended.append((name, action))
             case e.Exit():

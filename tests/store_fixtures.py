@@ -130,6 +130,7 @@ def sealing(
     deposes: tuple[int, str] = (0, ""),
     admit_as: str = "",
     lineage: str = "L1",
+    remembered: Peer = Peer(),
 ) -> Seal:
     """A Seal with the attempt `try-<epoch>` unless another is given."""
     return Seal(
@@ -145,6 +146,7 @@ def sealing(
         from_epoch=deposes[0],
         from_owner=deposes[1],
         admit_as=admit_as,
+        remembered=remembered,
     )
 
 

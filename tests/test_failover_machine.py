@@ -10,7 +10,7 @@ import pytest
 from pure_cluster import REGIONS, SHARD, TIMING, Message, Odds, Schedule, seeded
 
 from actors.waiting import CommitWaiters, Deposed
-from failover import activation, machine, replication
+from failover import activating, activation, replication
 from failover import events as e
 from failover.events import Role
 from failover.machine import heard_newer, step
@@ -177,7 +177,7 @@ def test_a_machine_that_chooses_the_log_by_length_is_caught() -> None:
     def by_length(statuses: Mapping[str, JournalStatus], prefer: str) -> str:
         return max(statuses, key=lambda region: (statuses[region].tail.offset, region == prefer))
 
-    with mock.patch.object(machine, "most_advanced", by_length), pytest.raises(AssertionError):
+    with mock.patch.object(activating, "most_advanced", by_length), pytest.raises(AssertionError):
         longer_but_older()
 
 

@@ -21,7 +21,7 @@ from store_fixtures import chapter, filler, opening, running_store, sealing, shi
 
 pytestmark = pytest.mark.store
 
-OPERATIONS = ["seal", "append", "append", "accept", "accept", "accept", "adopt", "again", "readmit", "mark"]
+OPERATIONS = ["seal", "append", "append", "accept", "accept", "accept", "adopt", "again", "readmit", "mark", "renew", "take_acceptor"]
 
 _serial = itertools.count()
 
@@ -45,7 +45,12 @@ class Chooser:
     def call(self, operation: str) -> tuple[str, dict[str, Any]]:
         status = self._log.status()
         if operation == "mark":
-            return ("mark_amnesiac", {}) if self.below(4) == 0 else ("seal", self._seal(status))
+            return ("mark_amnesiac", {"incarnation": f"i-{self.below(2)}"}) if self.below(4) == 0 else ("seal", self._seal(status))
+        if operation == "renew":
+            epoch = max(1, status.fence + self.below(3) - 1)
+            return "renew", {"epoch": epoch, "attempt": self._attempt(epoch), "acceptor": "a" * self.below(2), "lease_ms": self.below(4)}
+        if operation == "take_acceptor":
+            return operation, {"token": "a" * self.below(2)}
         if operation == "readmit":
             return "readmit", {"incarnation": f"i-{self.below(3)}", "fence": max(0, status.fence + self.below(4) - 2)}
         draw = {"seal": self._seal, "append": self._append, "accept": self._accept, "adopt": self._adopt}[operation]
@@ -56,8 +61,15 @@ class Chooser:
         newest = status.newest
         deposes = (newest.epoch, newest.owner) if newest and self.below(4) else (self.below(12), "us")
         lineage = "L2" if self.below(12) == 0 else "L1"
+        remembered = Peer(self.below(8), self.below(8)) if self.below(8) == 0 else Peer()
         message = sealing(
-            status.shard, epoch, attempt=self._attempt(epoch), deposes=deposes, admit_as=("", "i-0")[self.below(2)], lineage=lineage
+            status.shard,
+            epoch,
+            attempt=self._attempt(epoch),
+            deposes=deposes,
+            admit_as=("", "i-0")[self.below(2)],
+            lineage=lineage,
+            remembered=remembered,
         )
         return {"message": message}
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from journal.memory import MemoryJournal, MemoryLog, NumberOutOfRange
@@ -347,7 +348,9 @@ def test_an_amnesiac_store_refuses_until_it_is_readmitted(run: Run) -> None:
         await admit(journal, shard)
         entries = chapter(1, 1, 3)
         accepted(await take(journal, 1, (0, 0), entries, committed=2))
-        await journal.mark_amnesiac()
+        await journal.mark_amnesiac("i-old")
+        assert not (await journal.status()).amnesiac, "this store was begun anew since"
+        await journal.mark_amnesiac("i-ap")
         assert (await journal.status()).amnesiac
         assert reason(await journal.accept(shipping(shard, 2, (1, 3)))) == "amnesiac"
         assert reason(await journal.seal(sealing(shard, 2, deposes=(1, "eu")))) == "amnesiac"
@@ -368,13 +371,58 @@ def test_an_amnesiac_store_refuses_until_it_is_readmitted(run: Run) -> None:
 def test_the_mark_of_an_authority_makes_this_store_amnesiac(run: Run) -> None:
     async def story(journal: Journal, shard: str) -> None:
         await admit(journal, shard)
-        accepted(await journal.accept(shipping(shard, 1, (0, 0), peers={"ap": Peer(1, 5, amnesiac=True)})))
+        accepted(await journal.accept(shipping(shard, 1, (0, 0), peers={"ap": Peer(1, 0, amnesiac=True)})))
         assert ((await journal.status()).amnesiac, (await journal.status()).peers) == (True, {})
 
     run(story)
 
 
-def test_peers_keep_the_maximum_and_the_newest_word_on_amnesia(run: Run) -> None:
+def test_a_store_below_what_was_heard_of_it_marks_itself_and_refuses(run: Run) -> None:
+    """It was exchanged between a probe and the first Append or Seal: raising its fence would hide that."""
+
+    async def story(journal: Journal, shard: str) -> None:
+        await admit(journal, shard)
+        entries = chapter(1, 1, 3)
+        accepted(await take(journal, 1, (0, 0), entries))
+        accepted(await journal.accept(shipping(shard, 2, (1, 3), peers={"ap": Peer(1, 3)})))
+        assert isinstance(await journal.seal(sealing(shard, 3, deposes=(1, "eu"), remembered=Peer(2, 3))), Granted)
+        before = await journal.status()
+        assert reason(await journal.accept(shipping(shard, 4, (1, 3), [opening(4, 4)], peers={"ap": Peer(3, 4)}))) == "amnesiac"
+        assert await journal.status() == msgspec.structs.replace(before, amnesiac=True)
+        await journal.readmit(incarnation="i-new", fence=4)
+        assert reason(await journal.seal(sealing(shard, 5, remembered=Peer(4, 1)))) == "amnesiac"
+        status = await journal.status()
+        assert (status.amnesiac, status.fence) == (True, 4)
+
+    run(story)
+
+
+def test_a_lease_is_renewed_only_for_the_granted_attempt_and_by_the_newest_acceptor(run: Run) -> None:
+    async def story(journal: Journal, shard: str) -> None:
+        await journal.take_acceptor("a-1")
+
+        async def renew(epoch: int, *, attempt: str = "", acceptor: str = "a-1", lease_ms: int = 1500) -> Granted | Refused:
+            return await journal.renew(epoch=epoch, attempt=attempt or f"try-{epoch}", acceptor=acceptor, lease_ms=lease_ms)
+
+        assert reason(await renew(1)) == "not_admitted"
+        await admit(journal, shard, 9)
+        granted = await renew(9)
+        assert isinstance(granted, Granted) and granted.status.lease_ms == 1500
+        assert reason(await renew(8)) == "fenced" and reason(await renew(10)) == "fenced"
+        assert reason(await renew(9, attempt="other")) == "fenced"
+        assert isinstance(await renew(9, lease_ms=0), Granted)
+        assert (await journal.take_acceptor("a-2")).lease_ms == 1500, "the next acceptor knows how long to wait"
+        assert reason(await renew(9)) == "superseded"
+        assert isinstance(await renew(9, acceptor="a-2", lease_ms=2000), Granted)
+        assert isinstance(await journal.seal(sealing(shard, 10, target="us")), Granted)
+        assert reason(await renew(9, acceptor="a-2")) == "fenced"
+        await journal.mark_amnesiac("i-ap")
+        assert reason(await renew(10, acceptor="a-2")) == "amnesiac"
+
+    run(story)
+
+
+def test_peers_keep_the_maximum_and_a_mark_at_the_same_point(run: Run) -> None:
     async def story(journal: Journal, shard: str) -> None:
         await admit(journal, shard)
 
@@ -385,7 +433,9 @@ def test_peers_keep_the_maximum_and_the_newest_word_on_amnesia(run: Run) -> None
         assert await hear(9, Peer(9, 50)) == Peer(9, 50)
         assert await hear(10, Peer(9, 7)) == Peer(9, 50)
         assert await hear(10, Peer(10, 3)) == Peer(10, 3)
-        assert await hear(10, Peer(10, 2, amnesiac=True)) == Peer(10, 3, amnesiac=True)
+        assert await hear(10, Peer(10, 2, amnesiac=True)) == Peer(10, 3)
+        assert await hear(10, Peer(10, 3, amnesiac=True)) == Peer(10, 3, amnesiac=True)
+        assert await hear(10, Peer(10, 3)) == Peer(10, 3, amnesiac=True), "sent before the mark was set, heard after it"
         assert await hear(11, Peer(11, 0)) == Peer(11, 0)
         assert isinstance(await journal.seal(sealing(shard, 12)), Granted)
         accepted(await take(journal, 12, (0, 0), peers={"us": Peer(11, 9), "eu": Peer(12, 1)}))

@@ -16,6 +16,9 @@ local newest = newest_term(store)
 if newest and lineage ~= newest.lineage then return everything('lineage') end
 if epoch < store.fence or (epoch == store.fence and attempt ~= store.granted_attempt) then return everything('fenced') end
 if newest and config_version < newest.config_version then return everything('stale_config') end
+for _, peer in ipairs(peers) do
+  if peer[1] == own and below(store, whole(peer[2]), whole(peer[3])) then return lost_data() end
+end
 
 local terms = nil
 local matches = false

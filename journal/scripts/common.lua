@@ -156,17 +156,17 @@ local function plan_peers(peers, own)
   for i, peer in ipairs(peers) do regions[i] = peer[1] end
   local held = redis.call('HMGET', PEERS, unpack(regions))
   for i, peer in ipairs(peers) do
-    local region, fence, verified, old = peer[1], whole(peer[2]), whole(peer[3]), held[i]
+    local region, fence, verified, old, newer = peer[1], whole(peer[2]), whole(peer[3]), held[i], true
     if region == '' or region ~= own then
       if old then
         local old_fence, old_verified = string.match(old, '^(%d+)|(%d+)|')
         old_fence, old_verified = whole(old_fence), whole(old_verified)
-        if old_fence > fence or (old_fence == fence and old_verified > verified) then
-          fence, verified = old_fence, old_verified
-        end
+        newer = fence > old_fence or (fence == old_fence and verified > old_verified)
+        -- A mark at the same point stays: a message sent before it was set must not take it away.
+        newer = newer or (peer[4] and fence == old_fence and verified == old_verified)
       end
       local value = text(fence) .. '|' .. text(verified) .. '|' .. (peer[4] and '1' or '0')
-      if value ~= old then
+      if newer and value ~= old then
         changed[#changed + 1] = region
         changed[#changed + 1] = value
       end
@@ -177,6 +177,17 @@ end
 
 local function write_peers(changed)
   if #changed > 0 then redis.call('HSET', PEERS, unpack(changed)) end
+end
+
+-- Whether more was heard of this store than it holds: then it has lost data.
+local function below(store, fence, verified)
+  return store.fence < fence or (store.fence == fence and store.tail_offset < verified)
+end
+
+-- Remember it, and refuse.
+local function lost_data()
+  redis.call('HSET', META, 'amnesiac', '1')
+  return everything('amnesiac')
 end
 
 local function promise(store, epoch, region, attempt)

@@ -1,6 +1,7 @@
 -- Promise an epoch to one attempt; at genesis also take the token.
-local channel, lineage, target, epoch, attempt, from_epoch, from_owner, admit_as = unpack(cmsgpack.unpack(ARGV[1]))
-epoch, from_epoch = whole(epoch), whole(from_epoch)
+local channel, lineage, target, epoch, attempt, from_epoch, from_owner, admit_as, heard_fence, heard_verified =
+  unpack(cmsgpack.unpack(ARGV[1]))
+epoch, from_epoch, heard_fence, heard_verified = whole(epoch), whole(from_epoch), whole(heard_fence), whole(heard_verified)
 local store = load_store()
 
 if store.incarnation == '' then
@@ -15,6 +16,7 @@ if epoch <= store.fence and not again then return everything('fenced') end
 if newest and (newest.epoch > from_epoch or (newest.epoch == from_epoch and newest.owner ~= from_owner)) then
   return everything('moved')
 end
+if below(store, heard_fence, heard_verified) then return lost_data() end
 
 promise(store, epoch, target, attempt)
 write_meta(store, channel, store.committed)
