@@ -3,6 +3,7 @@
 Every errand ends in exactly one event for the machine; a store or link that gave no answer is `None` in it.
 """
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -11,7 +12,7 @@ from actors.ports import Links, ShardSpec
 from actors.writing import Kept
 from failover import events as e
 from failover.state import ShardState
-from journal.ports import Accepted, Append, Journal, JournalUnavailable, Position, Refused, Seal
+from journal.ports import Accepted, Append, Journal, JournalUnavailable, Peer, Position, Refused, Renew, Seal
 from journal.records import Entry, EpochStarted, seal_entry
 
 
@@ -31,9 +32,10 @@ class Errands:
         self._spec, self._journal, self._links, self._state = spec, journal, links, state
         self._kept, self._hear = kept, hear
 
-    async def probe(self, region: str, request: int) -> None:
+    async def probe(self, region: str, request: int, *, silence: bool = False) -> None:
+        direct = region == self._spec.region and not silence
         try:
-            status = await (self._journal.status() if region == self._spec.region else self._links.probe(region, self._spec.shard))
+            status = await (self._journal.status() if direct else self._links.probe(region, self._spec.shard))
         except JournalUnavailable:
             status = None
         self._hear(e.Probed(now_ms=monotonic_ms(), request=request, region=region, status=status))
@@ -52,9 +54,11 @@ class Errands:
             from_epoch=action.from_epoch,
             from_owner=action.from_owner,
             admit_as=action.admit_as.get(region, ""),
+            remembered=action.remembered.get(region, Peer()),
         )
+        direct = region == self._spec.region and not action.leased
         try:
-            answer = await (self._journal.seal(message) if region == self._spec.region else self._links.seal(region, message))
+            answer = await (self._journal.seal(message) if direct else self._links.seal(region, message))
         except JournalUnavailable:
             answer = None
         self._hear(e.SealAnswered(now_ms=monotonic_ms(), request=action.request, region=region, answer=answer))
@@ -92,7 +96,7 @@ class Errands:
             from_owner=action.from_owner,
             cause=action.cause,
             asked_by=action.asked_by,
-            mode=self._spec.mode,
+            mode=action.mode,
             members=dict(action.members),
             config_version=action.config_version,
             lineage=action.lineage,
@@ -141,6 +145,20 @@ class Errands:
         except JournalUnavailable:
             answer = None
         self._hear(e.PeerAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
+
+    async def renew(self, action: e.SendRenew) -> None:
+        message = self._renewal(action.epoch, action.attempt, action.lease_ms, f"{action.attempt}.{action.request}")
+        answer = await self._links.renew(action.region, message)
+        self._hear(e.RenewAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
+
+    async def give_up_lease(self, action: e.GiveUpLease) -> None:
+        message = self._renewal(action.epoch, action.attempt, 0, f"{action.attempt}.end")
+        await asyncio.gather(*(self._links.renew(region, message) for region in action.regions))
+
+    def _renewal(self, epoch: int, attempt: str, lease_ms: int, request_id: str) -> Renew:
+        return Renew(
+            shard=self._spec.shard, sender=self._spec.region, request_id=request_id, epoch=epoch, attempt=attempt, lease_ms=lease_ms
+        )
 
     async def _entries(self, first: int, last: int) -> list[Entry]:
         kept = self._kept()

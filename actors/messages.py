@@ -9,6 +9,7 @@ Errors:
     ├── GenerationGone         the pinned generation is no longer retained; `newest` says where to start again
     ├── NotVisibleYet          no generation that includes `at_least` came up in time
     ├── BadCursor              not one of ours, or of another board
+    ├── Busy                   a drill is running: another may begin when it has ended, or is past its time
     └── NotServing             this region's replica has no generation to serve yet
 """
 
@@ -174,6 +175,14 @@ class BadCursor(Unanswered):
     """Not a cursor of this board and generation."""
 
     code = "bad_cursor"
+
+
+class Busy(Unanswered):
+    """A drill is running, `drill` by its id; `retry_after_ms` is when it will be past its time at the latest."""
+
+    code = "busy"
+    retry_after_ms = 1000
+    drill = ""
 
 
 class NotServing(Unanswered):

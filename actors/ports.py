@@ -4,18 +4,20 @@ Every link call returns None when no answer came in time (the outcome is unknown
 that. Implementations live in `regions.links` (HTTP) and in tests.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from boards.model import BoardRules
+from actors.messages import SubmitResult, WireError
+from boards.model import BoardRules, Submission
 from failover.state import Timing
-from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Seal
+from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Renew, Seal
 from journal.records import Entry
 
 
 class Links(Protocol):
-    """This process's way to the other regions' stores and authorities."""
+    """This process's way to the regions' acceptors and authorities (its own region's acceptor too)."""
 
     async def probe(self, region: str, shard: str) -> JournalStatus | None:
         """Read-only status of a region's store."""
@@ -23,6 +25,10 @@ class Links(Protocol):
 
     async def seal(self, region: str, message: Seal) -> Granted | Refused | None:
         """Ask a region's store to promise an epoch."""
+        ...
+
+    async def renew(self, region: str, message: Renew) -> Granted | Refused | None:
+        """Ask a region's acceptor for a lease, or give it up."""
         ...
 
     async def append(self, region: str, message: Append) -> Accepted | Refused | None:
@@ -39,6 +45,16 @@ class Links(Protocol):
 
     async def readmit(self, region: str, shard: str, incarnation: str, fence: int) -> JournalStatus | None:
         """Begin a region's store anew under a new token."""
+        ...
+
+    async def submit(
+        self, region: str, shard: str, requests: Sequence[tuple[str, str, Sequence[Submission]]]
+    ) -> list[list[SubmitResult] | WireError] | None:
+        """Have the authority in `region` decide requests (board, subject, submissions); one answer each, in order."""
+        ...
+
+    async def operate(self, region: str, shard: str, order: dict[str, Any]) -> dict[str, Any] | None:
+        """Give an order to the shard actor in `region` (see `actors.orders`); its answer, an `error` in it included."""
         ...
 
     async def close(self) -> None:

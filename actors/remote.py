@@ -19,12 +19,12 @@ import msgspec
 import ray
 from ray.exceptions import RayError
 
+from actors import orders
 from actors.asking import JoinedAsks, answers_at_once
 from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, from_wire, to_wire
 from actors.replica import News, ReplicaActor
 from actors.shard import ShardActor, decode_submit
-from boards.model import BoardRules
 
 log = logging.getLogger("laurel.actors")
 
@@ -103,24 +103,8 @@ class ShardWorker:
         return await self.actor.drain(epoch, to, asked_by)
 
     async def operate(self, order: dict[str, Any]) -> dict[str, Any]:
-        """An operator's order: activate, handover, readmit, create_board."""
-        try:
-            match order["do"]:
-                case "activate":
-                    expect = order.get("expect")
-                    return await self.actor.activate(order["cause"], order["asked_by"], tuple(expect) if expect else None)
-                case "handover":
-                    return await self.actor.handover(order["asked_by"])
-                case "readmit":
-                    return await self.actor.readmit(order["region"], order["asked_by"])
-                case "create_board":
-                    rules = msgspec.convert(order["rules"], BoardRules)
-                    state, created = await self.actor.create_board(order["board"], rules, order["asked_by"])
-                    return {"ok": True, "created": created, "number": state.number}
-                case other:
-                    return {"ok": False, "code": "unknown_order", "detail": str(other)}
-        except Unanswered as error:
-            return {"ok": False, "error": msgspec.to_builtins(to_wire(error))}
+        """See `actors.orders.operate`."""
+        return await orders.operate(self.actor, order)
 
     async def status(self) -> dict[str, Any]:
         """See `ShardActor.status`."""

@@ -22,6 +22,7 @@ from actors.errands import Errands
 from actors.folding import Folding
 from actors.messages import NoAuthority, SubmitResult
 from actors.ports import Links, ShardSpec
+from actors.salvaging import Salvaging
 from actors.waiting import CommitWaiters
 from actors.writing import Writer
 from boards.model import BoardRules, Submission
@@ -57,13 +58,14 @@ class ShardActor:
     ) -> None:
         self.spec = spec
         self.journal, self.links, self.ledger = journal, links, ledger
-        self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing)
+        self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing, spec.mode)
         self.waiters = CommitWaiters()
         self.writer: Writer | None = None
         self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded, on_halted=self._on_halted)
         self._errands = Errands(
             spec, journal, links, self.state, kept=lambda: self.writer.kept if self.writer is not None else {}, hear=self._hear
         )
+        self.salvaging = Salvaging(spec, journal, links, ledger, self)
         self._exit_process = exit_process or _exit
         self._tasks: set[asyncio.Task[Any]] = set()
         self._activation: asyncio.Future[e.ActivationEnded] | None = None
@@ -81,6 +83,7 @@ class ShardActor:
         """Begin ticking and folding."""
         self._spawn(self._tick_loop())
         self._spawn(self.folding.run())
+        self._spawn(self.salvaging.run())
 
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something beside this actor for as long as it lives; its failure is the actor's."""
@@ -114,6 +117,18 @@ class ShardActor:
     async def create_board(self, board_id: str, rules: BoardRules, subject: str) -> tuple[BoardState, bool]:
         """Create a board in this shard; (state, False) if it is there with the same rules."""
         return await self._serving().create_board(board_id, rules, uuid.uuid4().hex[:12], subject)
+
+    async def audit(self, what: str, asked_by: str, detail: dict[str, Any], unless_open: str = "") -> Position:
+        """Record what an operator did; the record's place, once it is committed.
+
+        With `unless_open="drill"`: Busy (definite: nothing was written) while a `drill.began`, whose detail has `id` and
+        `until_ms`, is not past its time by this clock and has no `drill.ended`. Ids are never used again. The first such
+        call of an epoch reads the whole journal (see `auditing.read_back`). Raises NoAuthority.
+        """
+        writer = self._serving()
+        if unless_open:
+            await writer.drills.learn(self.journal)
+        return await writer.audit(what, asked_by, detail, unless_open)
 
     async def activate(
         self,
@@ -263,7 +278,7 @@ class ShardActor:
         match action:
             case e.Probe():
                 for region in action.regions:
-                    self._spawn(self._errands.probe(region, action.request))
+                    self._spawn(self._errands.probe(region, action.request, silence=action.silence))
             case e.SendSeal():
                 for region in action.regions:
                     self._spawn(self._errands.seal(region, action))
@@ -273,6 +288,10 @@ class ShardActor:
                 self._spawn(self._errands.append_start(action))
             case e.SendAppend():
                 self._spawn(self._errands.ship(action))
+            case e.SendRenew():
+                self._spawn(self._errands.renew(action))
+            case e.GiveUpLease():
+                self._spawn(self._errands.give_up_lease(action))
             case e.CommitMoved(offset=offset):
                 self.waiters.advance(offset)
                 self.folding.committed_to(offset)
@@ -381,7 +400,7 @@ class ShardActor:
     def _serve(self) -> None:
         replication = self.state.replication
         assert replication is not None
-        self.waiters = CommitWaiters(replication.committed)
+        self.waiters = CommitWaiters(replication.committed, lease=self.state.lease)
         writer = Writer(
             epoch=self.state.epoch,
             tail=self.state.tail,
@@ -427,7 +446,10 @@ class ShardActor:
         self._drain = None
 
     def _on_started(self, record: EpochStarted) -> None:
-        heard_newer(self.state, record.epoch, record.owner)
+        ago = max(0, wall_ms() - record.at_ms)
+        automatic = monotonic_ms() - ago if record.cause == "automatic" else None
+        heard_newer(self.state, record.epoch, record.owner, automatic_ms=automatic)
+        self.salvaging.wake()
 
     def _on_halted(self, why: str) -> None:
         """The ledger and the journal contradict each other: this region serves the shard no more until somebody looks."""

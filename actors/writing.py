@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from actors import auditing
 from actors.messages import BoardExists, NoAuthority, SubmitResult, UnknownBoard
 from actors.ports import Limits
 from actors.waiting import CommitWaiters, Deposed
@@ -77,13 +78,14 @@ class Writer:
     new_id: Callable[[], str]
     #: Told each answer of the own store: None when it gave none.
     heard: Callable[[Accepted | Refused | None], None]
-    queue: deque[Request | BoardRequest] = field(default_factory=deque)
+    queue: deque[Request | BoardRequest | auditing.AuditRequest] = field(default_factory=deque)
     kept: dict[int, Kept] = field(default_factory=dict)
     kept_bytes: int = 0
     accepting: bool = True
     draining: HandedOver | None = None
     drained: Callable[[int], None] | None = None
     published_ms: dict[int, int] = field(default_factory=dict)
+    drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
 
@@ -105,6 +107,17 @@ class Writer:
         self._check_room()
         done: asyncio.Future[tuple[BoardState, bool]] = asyncio.get_running_loop().create_future()
         self.queue.append(BoardRequest(board_id, rules, incarnation, subject, done))
+        self._wake.set()
+        return await done
+
+    async def audit(self, what: str, asked_by: str, detail: dict[str, Any], unless_open: str = "") -> Position:
+        """Write an audit record; its place, once it is committed. Raises Busy (`unless_open`), NoAuthority.
+
+        Whoever gives `unless_open` has let `drills` learn what the journal says.
+        """
+        self._check_room()
+        done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self.queue.append(auditing.AuditRequest(what, asked_by, detail, unless_open, done))
         self._wake.set()
         return await done
 
@@ -140,6 +153,9 @@ class Writer:
             )
         if len(self.queue) >= QUEUED:
             raise NoAuthority("too much waits to be written; nothing was taken", code="lagging", definite=True, retry_after_ms=1000)
+        if self.waiters.lost_lease:
+            detail = "the lease of this region ran out; nothing was written"
+            raise NoAuthority(detail, code="no_lease", definite=True, retry_after_ms=100)
         limits = self.limits
         open_entries = self.tail.offset - self.waiters.committed
         if open_entries <= 0:
@@ -196,6 +212,9 @@ class Writer:
                 if isinstance(request, BoardRequest):
                     self._decide_board(request, offset, now_ms, records)
                     continue
+                if isinstance(request, auditing.AuditRequest):
+                    self._decide_audit(request, offset, now_ms, records)
+                    continue
                 board = boards.get(request.board_id) or self.pending.board(request.board_id)
                 if board is None:
                     if not request.done.done():
@@ -219,12 +238,14 @@ class Writer:
         entry = seal_entry(self.epoch, offset, self.new_id(), records)
         self.kept[offset] = Kept(entry, records, self.monotonic_ms())
         self.kept_bytes += len(entry.data)
+        leased = self.waiters.leased()
         try:
             answer: Accepted | Refused | None = await self.append(entry, self.tail)
         except JournalUnavailable:
             answer = None
         if isinstance(answer, Accepted):
             self.tail = Position(self.epoch, offset)
+            self.waiters.hold(offset, leased_before=leased)
         self.heard(answer)
         if drained is not None and isinstance(answer, Accepted):
             drained(offset)
@@ -249,6 +270,13 @@ class Writer:
             here = any(isinstance(record, BoardCreated) and record.board_id == request.board_id for record in records)
             state, created, depends = existing, False, offset if here else offset - 1
         asyncio.get_running_loop().create_task(self._board_when_committed(request, state, created, depends))
+
+    def _decide_audit(self, request: auditing.AuditRequest, offset: int, now_ms: int, records: list[Record]) -> None:
+        decided = auditing.decide(request, self.drills, offset=offset, now_ms=now_ms)
+        if decided.record is not None:
+            records.append(decided.record)
+        timeout_s = self.limits.ack_timeout_ms / 1000
+        asyncio.get_running_loop().create_task(auditing.answer(request, decided, self.epoch, self.waiters, timeout_s))
 
     async def _board_when_committed(self, request: BoardRequest, state: BoardState | None, created: bool, depends: int) -> None:
         assert state is not None
@@ -280,18 +308,15 @@ class Writer:
             asyncio.get_running_loop().create_task(self._when_committed(depends, answers))
 
     async def _when_committed(self, depends: int, answers: list["_Answer"]) -> None:
-        """Answer requests once everything that their results rest on is committed."""
-        try:
+        """Answer requests once everything that their results rest on may be acknowledged."""
+        with suppress(Deposed, TimeoutError):
             await self.waiters.wait(depends, self.limits.ack_timeout_ms / 1000)
-            acknowledged = depends
-        except (Deposed, TimeoutError):
-            acknowledged = self.waiters.committed
         for request, decided, visible_by in answers:
             if not request.done.done():
                 request.done.set_result(
                     [
                         SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, visible_by, d.code, "", d.allowed)
-                        if d.depends <= acknowledged
+                        if self.waiters.may_answer(d.depends)
                         else SubmitResult(Outcome.UNKNOWN, code="unknown")
                         for d in decided
                     ]

@@ -73,17 +73,6 @@ def listed(words: Iterable[str], *, last: str = "or") -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
 
 
-def _not_yet(missing: str, only: str) -> AfterValidator:
-    def check(word: str) -> str:
-        if word == missing:
-            raise PydanticCustomError(
-                "not_yet", "cannot be `{missing}`, which is not available yet; only `{only}` is", {"missing": missing, "only": only}
-            )
-        return word
-
-    return AfterValidator(check)
-
-
 def _redis_url(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -113,8 +102,8 @@ ShardName = Annotated[
 BoardId = Annotated[str, AfterValidator(check_board_id)]
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]{1,253}$", description="a host name or an IP address")]
 Port = Annotated[int, Field(ge=1, le=65535, description="a whole number from 1 to 65535")]
-Ack = Annotated[Literal["quorum", "local"], _not_yet("local", "quorum")]
-OnRegionLoss = Annotated[Literal["hold", "promote"], _not_yet("promote", "hold")]
+Ack = Literal["quorum", "local"]
+OnRegionLoss = Literal["hold", "promote"]
 
 
 class _Section(BaseModel):
@@ -160,8 +149,8 @@ class ShardConfig(_Section):
     """A pooled shard. `home` decides at genesis only; afterwards the journal says who owns it."""
 
     home: Name
-    ack: Ack = Field("quorum", description="`quorum`")
-    on_region_loss: OnRegionLoss = Field("hold", description="`hold`")
+    ack: Ack = Field("quorum", description="`quorum` or `local`")
+    on_region_loss: OnRegionLoss = Field("hold", description="`hold` or `promote`")
 
 
 class BoardConfig(_Section):
@@ -207,7 +196,7 @@ class Limits(_Section):
     unreplicated_bytes: int = Field(67_108_864, ge=1_048_576, description="a whole number of at least 1048576")
     unreplicated_ms: int = Field(10_000, ge=100, description="a whole number of at least 100")
     ack_timeout_ms: int = Field(5000, ge=100, le=60_000, description="a whole number from 100 to 60000")
-    group_commit_ms: int = Field(2, ge=0, le=20, description="a whole number from 0 to 20")
+    group_commit_ms: int = Field(20, ge=0, le=20, description="a whole number from 0 to 20")
 
 
 class Timing(_Section):
@@ -219,6 +208,9 @@ class Timing(_Section):
     handover_timeout_ms: int = Field(10_000, ge=500, le=120_000, description="a whole number from 500 to 120000")
     backoff_min_ms: int = Field(200, ge=10, le=60_000, description="a whole number from 10 to 60000")
     backoff_max_ms: int = Field(30_000, ge=10, le=600_000, description="a whole number from 10 to 600000")
+    detection_ms: int = Field(2000, ge=500, le=600_000, description="a whole number from 500 to 600000")
+    lease_ms: int = Field(1500, ge=300, le=60_000, description="a whole number from 300 to 60000")
+    seal_grace_ms: int = Field(500, ge=0, le=60_000, description="a whole number from 0 to 60000")
 
 
 class ClusterConfig(_Section):
@@ -236,6 +228,9 @@ class ClusterConfig(_Section):
         _check_addresses(self.regions)
         self._check_shards()
         self._check_boards()
+        if self.timing.detection_ms < 5 * self.timing.heartbeat_ms:
+            problem = f"must be at least five times `timing.heartbeat_ms`, which is {self.timing.heartbeat_ms}"
+            raise ConfigError(problem, path="timing.detection_ms")
         if self.timing.backoff_max_ms < self.timing.backoff_min_ms:
             problem = f"must be at least `timing.backoff_min_ms`, which is {self.timing.backoff_min_ms}"
             raise ConfigError(problem, path="timing.backoff_max_ms")

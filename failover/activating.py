@@ -6,7 +6,8 @@ from failover import events as e
 from failover.activation import NotNow, evaluate, in_doubt
 from failover.down import failed, learn, superseded
 from failover.events import Role
-from failover.logs import last_common, later, most_advanced, newest_started, of_members, remembered
+from failover.lease import Lease, needed
+from failover.logs import last_common, later, majority, most_advanced, newest_started, of_members, remembered
 from failover.replication import PeerProgress, Replication
 from failover.state import Attempt, ShardState
 from journal.ports import Granted, JournalStatus, Peer, Refused
@@ -24,7 +25,7 @@ def begin(
 ) -> list[e.Action]:
     request = state.requests()
     state.role, state.look_at_ms = Role.PROBING, None
-    state.trying = Attempt(cause, asked_by, token, expect, dict(readmit), now, request)
+    state.trying = Attempt(cause, asked_by, token, expect, dict(readmit), now, request, phases={"probe": now})
     state.why = f"probing ({cause})"
     return [e.Probe(request=request, regions=state.regions)]
 
@@ -34,6 +35,9 @@ def look_at_answers(state: ShardState, now: int, jitter: float) -> list[e.Action
     trying = state.trying
     if trying is None:
         return []
+    if again := [r for r, at in trying.again_ms.items() if now >= at]:
+        trying.again_ms = {r: at for r, at in trying.again_ms.items() if r not in again}
+        return [_send_seal(state, tuple(again))]
     sealing = state.role is Role.SEALING
     got = trying.grants if sealing else trying.answers
     asked = trying.plan.asked if sealing and trying.plan is not None else state.regions
@@ -44,11 +48,23 @@ def look_at_answers(state: ShardState, now: int, jitter: float) -> list[e.Action
         enough = len(got) * 2 > len(state.regions) and state.region in got and _known(trying.answers)
     if enough and trying.majority_since_ms is None:
         trying.majority_since_ms = now
-    graced = trying.majority_since_ms is not None and now - trying.majority_since_ms >= state.timing.grace_ms
+    graced = trying.majority_since_ms is not None and now - trying.majority_since_ms >= _grace_ms(state, got)
     late = now - trying.began_ms >= state.timing.probe_timeout_ms
     if not (everyone or graced or late):
         return []
     return _seal_is_over(state, now, jitter, enough) if sealing else _probe_is_over(state, now, jitter)
+
+
+def _grace_ms(state: ShardState, got: Mapping[str, JournalStatus]) -> int:
+    """How long the others are waited for once a majority has answered: under a lease longer for the old owner's store, which
+    may hold what was acknowledged there alone."""
+    trying, timing = state.trying, state.timing
+    assert trying is not None
+    leased = state.mode == "local" or any(status.lease_ms for status in got.values())
+    newest = newest_started(trying.answers.values())
+    if leased and newest is not None and newest.owner not in got and newest.owner not in trying.silent:
+        return max(timing.grace_ms, timing.seal_grace_ms)
+    return timing.grace_ms
 
 
 def _known(answers: Mapping[str, JournalStatus]) -> bool:
@@ -89,20 +105,31 @@ def _probe_is_over(state: ShardState, now: int, jitter: float) -> list[e.Action]
     trying.began_ms, trying.majority_since_ms, trying.silent = now, None, set()
     state.role, state.epoch, state.attempt = Role.SEALING, plan.epoch, trying.token
     state.why = f"sealing epoch {plan.epoch} ({trying.cause})"
-    admit = {r: f"{r}.{trying.token}" for r in state.regions} if plan.genesis else {}
-    return [
-        e.SendSeal(
-            request=trying.request,
-            regions=plan.asked,
-            epoch=plan.epoch,
-            attempt=trying.token,
-            from_epoch=plan.from_epoch,
-            from_owner=plan.from_owner,
-            lineage=plan.lineage,
-            config_version=plan.config_version,
-            admit_as=admit,
-        )
-    ]
+    trying.phases["seal"] = now
+    if (plan.leased or state.mode == "local") and plan.from_owner == state.region:
+        # The others seal at once for the holder's own region: its last life must have been stopped by its own store before.
+        trying.held_back = tuple(r for r in plan.asked if r != state.region)
+        return [_send_seal(state, (state.region,))]
+    return [_send_seal(state, plan.asked)]
+
+
+def _send_seal(state: ShardState, regions: tuple[str, ...]) -> e.SendSeal:
+    trying = state.trying
+    assert trying is not None and trying.plan is not None
+    plan = trying.plan
+    return e.SendSeal(
+        request=trying.request,
+        regions=regions,
+        epoch=plan.epoch,
+        attempt=trying.token,
+        from_epoch=plan.from_epoch,
+        from_owner=plan.from_owner,
+        lineage=plan.lineage,
+        config_version=plan.config_version,
+        admit_as={r: f"{r}.{trying.token}" for r in regions} if plan.genesis else {},
+        remembered={r: plan.memories[r] for r in regions if r in plan.memories and r not in trying.readmit},
+        leased=plan.leased or state.mode == "local",
+    )
 
 
 def _not_now(state: ShardState, no: NotNow, now: int, jitter: float) -> list[e.Action]:
@@ -138,6 +165,14 @@ def seal_answered(state: ShardState, event: e.SealAnswered) -> list[e.Action]:
     match event.answer:
         case Granted(status=status):
             trying.grants[event.region] = status
+            if event.region == state.region and trying.held_back:
+                others, trying.held_back = trying.held_back, ()
+                return [_send_seal(state, others)]
+        case Refused(reason="leased", wait_ms=wait_ms):
+            state.why = f"waiting {wait_ms} ms until {event.region} may seal: the owner's lease"
+            trying.again_ms[event.region] = event.now_ms + wait_ms + 1
+            trying.began_ms = max(trying.began_ms, event.now_ms + wait_ms)
+            return []
         case Refused(reason="moved" | "fenced", status=status):
             newest = status.newest
             if newest is not None:
@@ -164,8 +199,9 @@ def _seal_is_over(state: ShardState, now: int, jitter: float, enough: bool) -> l
     state.terms, state.tail, state.committed = list(own.terms), own.tail, own.committed
     best = most_advanced(voters, state.region)
     if voters[best].tail == own.tail:
-        return _start(state)
+        return _start(state, now)
     state.role = Role.ADOPTING
+    trying.phases["adopt"] = now
     state.why = f"adopting the log of {best}"
     trying.request = state.requests()
     return [
@@ -190,13 +226,14 @@ def adopted(state: ShardState, event: e.Adopted) -> list[e.Action]:
     voters = {r: s for r, s in trying.grants.items() if r in trying.plan.voters}
     source = voters[most_advanced(voters, state.region)]
     state.terms, state.tail = list(source.terms), event.tail
-    return _start(state)
+    return _start(state, event.now_ms)
 
 
-def _start(state: ShardState) -> list[e.Action]:
+def _start(state: ShardState, now: int) -> list[e.Action]:
     trying = state.trying
     assert trying is not None and trying.plan is not None
     plan = trying.plan
+    trying.phases["start"] = now
     members = {r: s.incarnation for r, s in trying.grants.items()} if plan.genesis else {**plan.members, **trying.readmit}
     lineage = plan.lineage or trying.token
     version = plan.config_version + (1 if plan.genesis or trying.readmit else 0)
@@ -221,10 +258,14 @@ def _start(state: ShardState) -> list[e.Action]:
         heartbeat_ms=state.timing.heartbeat_ms,
         not_voting=frozenset(trying.readmit),
     )
+    if state.mode == "local":
+        others = tuple(r for r in members if r != state.region)
+        state.lease = Lease(state.timing.lease_ms, others, needed(members, state.region, majority(len(members))), now)
     state.role, state.why = Role.STARTING, f"starting epoch {state.epoch} ({trying.cause})"
     state.terms.append(Term(state.epoch, offset, state.region, members, version, lineage))
     return [
         e.AppendStart(
+            mode=state.mode,
             epoch=state.epoch,
             attempt=state.attempt,
             expected=state.tail,

@@ -31,6 +31,8 @@ class Plan:
     memories: Mapping[str, Peer]
     #: See `failover.logs.admitted`; older memories of a region are of another store.
     since: Mapping[str, int]
+    #: Some store has seen a lease: regions may have promised not to seal yet.
+    leased: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ def evaluate(
         genesis=False,
         memories=memories,
         since=since,
+        leased=any(s.lease_ms for s in answers.values()),
     )
 
 

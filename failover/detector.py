@@ -17,6 +17,25 @@ PAUSE_MS = 300_000
 LOOKS = 4
 
 
+@dataclass(slots=True)
+class Heard:
+    """When one region's acceptor last heard of an authority's progress; an epoch that it hears of first has all its time before it."""
+
+    at_ms: int
+    epoch: int = 0
+
+    def append(self, epoch: int, since_majority_ms: int, now_ms: int) -> None:
+        """An Append of `epoch` was taken; its sender's last round with a majority ended `since_majority_ms` ago."""
+        if epoch > self.epoch:
+            self.epoch, self.at_ms = epoch, now_ms
+        elif epoch == self.epoch:
+            self.at_ms = max(self.at_ms, now_ms - since_majority_ms)
+
+    def silent_ms(self, now_ms: int) -> int:
+        """Since when nothing was heard; at most as long as this acceptor lives."""
+        return max(0, now_ms - self.at_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The authority `owner` of `epoch` is lost; this region is candidate number `rank`, the first is 0."""

@@ -6,10 +6,10 @@ none came in time: the outcome is unknown.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from journal.ports import Accepted, Granted, JournalStatus, Position, Refused
+from journal.ports import Accepted, Granted, JournalStatus, Peer, Position, Refused
 
 
 class Role(StrEnum):
@@ -105,6 +105,16 @@ class PeerAnswered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenewAnswered(Event):
+    """A region's answer to `SendRenew`."""
+
+    request: int
+    region: str
+    epoch: int
+    answer: Granted | Refused | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerCaughtUp(Event):
     """The ledger has folded everything up to `offset`."""
 
@@ -132,10 +142,14 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(Action):
-    """Read the status of these regions' stores (the own one included when named)."""
+    """Read the status of these regions' stores (the own one included when named).
+
+    With `silence` every region's acceptor is asked, the own one too: only it knows when the authority was last heard.
+    """
 
     request: int
     regions: tuple[str, ...]
+    silence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +166,10 @@ class SendSeal(Action):
     config_version: int
     #: Region -> token to take at genesis.
     admit_as: Mapping[str, str]
+    #: Region -> what was heard of its store.
+    remembered: Mapping[str, Peer]
+    #: The own store must be sealed through its acceptor too, which may have promised not to.
+    leased: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +189,7 @@ class Adopt(Action):
 class AppendStart(Action):
     """Append the epoch-start record as the entry after `expected`."""
 
+    mode: str
     epoch: int
     attempt: str
     expected: Position
@@ -194,6 +213,26 @@ class SendAppend(Action):
     first: int
     last: int
     committed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRenew(Action):
+    """Ask a region's acceptor for a promise of `lease_ms` (`local` shards only)."""
+
+    request: int
+    region: str
+    epoch: int
+    attempt: str
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpLease(Action):
+    """Tell these regions that nothing is acknowledged under this attempt any more. Nobody waits for their answers."""
+
+    regions: tuple[str, ...]
+    epoch: int
+    attempt: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +292,8 @@ class ActivationEnded(Action):
     ok: bool
     code: str
     detail: str
+    #: Of an activation that started: how long each of its phases took.
+    phases_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from typing import Any
 
 from failover import events as e
 from failover.activating import adopted, begin, look_at_answers, seal_answered
+from failover.detector import find_lost
 from failover.down import halt, heard_newer, outrun, step_down
 from failover.events import Role
-from failover.serving import caught_up, drain_appended, drain_asked, own_appended, peer_answered, replicate
+from failover.serving import caught_up, drain_appended, drain_asked, own_appended, peer_answered, renew, renew_answered, replicate
 from failover.state import ShardState
 
 __all__ = ["halt", "heard_newer", "step"]
@@ -32,7 +33,7 @@ def _ticked(state: ShardState, event: e.Ticked) -> list[e.Action]:
     match state.role:
         case Role.BOOTING | Role.FOLLOWER | Role.AMNESIAC | Role.ASIDE:
             if state.look_at_ms is None or now < state.look_at_ms:
-                return []
+                return _watch(state, now, event.token) if state.role is Role.FOLLOWER else []
             cause = "restart" if state.role is Role.BOOTING or not state.attempt else "unstarted_seal"
             return begin(state, now, cause, state.region, event.token, None, {})
         case Role.PROBING | Role.SEALING:
@@ -40,7 +41,19 @@ def _ticked(state: ShardState, event: e.Ticked) -> list[e.Action]:
         case Role.DRAINED if now - state.drained_ms > state.timing.handover_timeout_ms:
             return [*step_down(state, "the handover did not come", look_at_ms=now)]
         case _:
-            return replicate(state, now)
+            return [*renew(state, now), *replicate(state, now)]
+
+
+def _watch(state: ShardState, now: int, token: str) -> list[e.Action]:
+    """`promote` only: judge what the last look has brought, then look again or take over."""
+    detector = state.detector
+    if not detector.due(now):
+        return []
+    lost = find_lost(state.region, state.regions, detector.answers, detector.detection_ms)
+    detector.answers, detector.request = {}, state.requests()
+    if detector.turn(lost, now) and lost is not None:
+        return begin(state, now, "automatic", state.region, token, (lost.epoch, lost.owner), {})
+    return [e.Probe(request=detector.request, regions=state.regions, silence=True)]
 
 
 def _asked(state: ShardState, event: e.ActivationAsked) -> list[e.Action]:
@@ -56,6 +69,10 @@ def _asked(state: ShardState, event: e.ActivationAsked) -> list[e.Action]:
 
 def _probed(state: ShardState, event: e.Probed) -> list[e.Action]:
     trying = state.trying
+    if event.request == state.detector.request:
+        if event.status is not None:
+            state.detector.answers[event.region] = event.status
+        return []
     if state.role is Role.PROBING and trying is not None and event.request == trying.request:
         if event.status is None:
             trying.silent.add(event.region)
@@ -80,6 +97,7 @@ _HANDLERS: dict[type[e.Event], Callable[[ShardState, Any], list[e.Action]]] = {
     e.Adopted: adopted,
     e.OwnAppended: own_appended,
     e.PeerAnswered: peer_answered,
+    e.RenewAnswered: renew_answered,
     e.LedgerCaughtUp: caught_up,
     e.DrainAsked: drain_asked,
     e.DrainAppended: drain_appended,

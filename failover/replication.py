@@ -48,6 +48,8 @@ class PeerProgress:
     not_before_ms: int = 0
     last_sent_ms: int = -(10**9)
     last_heard_ms: int = -(10**9)
+    #: When it last took an Append: only that is progress.
+    last_taken_ms: int = -(10**9)
     committed_sent: int = 0
 
     def silence(self, now_ms: int) -> None:
@@ -177,6 +179,7 @@ class Replication:
         if answer.incarnation != peer.member_as or answer.tail.offset < sent.verified_then:
             self._lost(peer, now_ms)
             return
+        peer.last_taken_ms = now_ms
         peer.verified = max(peer.verified, answer.verified)
         peer.memory = later(peer.memory, Peer(answer.fence, peer.verified))
 
@@ -191,7 +194,7 @@ class Replication:
         for peer in self.peers.values():
             if peer.counts and peer.region in self.members and peer.region not in self.not_voting:
                 votes.append(peer.verified)
-                recent += peer.last_heard_ms >= now_ms - 3 * self.heartbeat_ms
+                recent += peer.last_taken_ms >= now_ms - 3 * self.heartbeat_ms
         need = majority(len(self.members))
         if recent >= need:
             self.last_majority_ms = now_ms

@@ -1,11 +1,11 @@
 """An authority's part: its own appends, what the other regions answer, the commit, the drain."""
 
 from failover import events as e
-from failover.down import failed, halt, learn, outrun, step_down, superseded
+from failover.down import failed, halt, learn, let_go, outrun, step_down, superseded
 from failover.events import Role
 from failover.replication import ProbePeer
 from failover.state import ShardState
-from journal.ports import Refused
+from journal.ports import Granted, Refused
 
 
 def own_appended(state: ShardState, event: e.OwnAppended) -> list[e.Action]:
@@ -65,10 +65,12 @@ def replicate(state: ShardState, now: int) -> list[e.Action]:
         if state.role is Role.STARTING:
             state.role, state.why = Role.CATCHING_UP, "folding the ledger"
             learn(state, state.epoch, state.region)
+            if state.trying is not None:
+                state.trying.phases["catch_up"] = now
             actions.append(e.CatchUp(offset=moved))
         if state.role is Role.DRAINING and state.drain_offset and moved >= state.drain_offset:
             state.role, state.drained_ms, state.why = Role.DRAINED, now, "drained, waiting for the handover"
-            actions.append(e.DrainDone(epoch=state.epoch, offset=state.drain_offset))
+            actions += [*let_go(state), e.DrainDone(epoch=state.epoch, offset=state.drain_offset)]
     for send in replication.sends(now, state.requests):
         if isinstance(send, ProbePeer):
             actions.append(e.Probe(request=send.request, regions=(send.region,)))
@@ -87,14 +89,39 @@ def replicate(state: ShardState, now: int) -> list[e.Action]:
     return actions
 
 
+def renew(state: ShardState, now: int) -> list[e.Action]:
+    """Ask for promises while the epoch is served. Called at each tick, which is also how a stall of this process is noticed."""
+    lease = state.lease
+    if lease is None or state.role not in (Role.CATCHING_UP, Role.AUTHORITY, Role.DRAINING):
+        return []
+    return [
+        e.SendRenew(request=request, region=region, epoch=state.epoch, attempt=state.attempt, lease_ms=lease.lease_ms)
+        for request, region in lease.renewals(now, state.requests)
+    ]
+
+
+def renew_answered(state: ShardState, event: e.RenewAnswered) -> list[e.Action]:
+    if state.lease is None or event.epoch != state.epoch:
+        return []
+    match event.answer:
+        case Granted():
+            state.lease.granted(event.request)
+        case Refused(status=status) if status.fence > state.epoch:
+            return outrun(state, status, event.now_ms, 0.5)
+    return []
+
+
 def caught_up(state: ShardState, event: e.LedgerCaughtUp) -> list[e.Action]:
     replication = state.replication
     if state.role is not Role.CATCHING_UP or replication is None or event.offset < replication.start_offset:
         return []
     cause = state.trying.cause if state.trying else ""
+    phases = state.trying.lasted(event.now_ms) if state.trying else {}
     state.role, state.trying, state.backoff_ms = Role.AUTHORITY, None, 0
     state.why = f"serving epoch {state.epoch}"
-    ended = e.ActivationEnded(ok=True, code="started", detail=f"epoch {state.epoch} of {state.region} has started ({cause})")
+    ended = e.ActivationEnded(
+        ok=True, code="started", detail=f"epoch {state.epoch} of {state.region} has started ({cause})", phases_ms=phases
+    )
     return [e.Serve(epoch=state.epoch), ended]
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from failover.activation import Plan
+from failover.detector import Detector
 from failover.events import Role
+from failover.lease import Lease
 from failover.replication import Replication, RequestNumbers
 from journal.ports import JournalStatus, Peer, Position
 from journal.records import Term
@@ -28,6 +30,12 @@ class Timing:
     #: So many failed activations within the window make the region stand aside.
     aside_failures: int = 5
     aside_window_ms: int = 300_000
+    #: `on_region_loss: promote`: after so long without progress a region is lost. 0 for `hold`: nobody looks.
+    detection_ms: int = 0
+    #: `ack: local`: how long the authority may acknowledge alone after a renewal was sent.
+    lease_ms: int = 1500
+    #: `ack: local`: how long the store of the old owner is waited for, which may be alive although its Ray is not.
+    seal_grace_ms: int = 500
 
 
 @dataclass(slots=True)
@@ -49,6 +57,18 @@ class Attempt:
     silent: set[str] = field(default_factory=set)
     #: Statuses of the regions that granted the seal.
     grants: dict[str, JournalStatus] = field(default_factory=dict)
+    #: Regions to seal once the own store is sealed (an owner's restart under a lease).
+    held_back: tuple[str, ...] = ()
+    #: Region -> when to seal again there: it has promised the present authority not to, until then.
+    again_ms: dict[str, int] = field(default_factory=dict)
+    #: When each phase began.
+    phases: dict[str, int] = field(default_factory=dict)
+
+    def lasted(self, now_ms: int) -> dict[str, int]:
+        """Phase -> how long it took, the last one until `now_ms`."""
+        names = list(self.phases)
+        ends = [*(self.phases[name] for name in names[1:]), now_ms]
+        return {name: end - self.phases[name] for name, end in zip(names, ends, strict=True)}
 
 
 @dataclass(slots=True)
@@ -60,6 +80,8 @@ class ShardState:
     home: str
     regions: tuple[str, ...]
     timing: Timing = field(default_factory=Timing)
+    #: `quorum` or `local`: written into the epochs that this region starts.
+    mode: str = "quorum"
     role: Role = Role.BOOTING
     #: Epoch and attempt under which this process sealed last, and the own log as far as it is known.
     epoch: int = 0
@@ -69,6 +91,9 @@ class ShardState:
     committed: int = 0
     trying: Attempt | None = None
     replication: Replication | None = None
+    #: `local` only, from the start of the own epoch to its end.
+    lease: Lease | None = None
+    detector: Detector = field(default_factory=Detector)
     requests: RequestNumbers = field(default_factory=RequestNumbers)
     #: When to look again whether the shard is this region's to serve; None while it looks, or serves.
     look_at_ms: int | None = 0
@@ -81,6 +106,9 @@ class ShardState:
     newest_epoch: int = 0
     newest_owner: str = ""
     why: str = "booting"
+
+    def __post_init__(self) -> None:
+        self.detector.detection_ms = self.timing.detection_ms
 
     def own_status(self) -> JournalStatus:
         """The own log, as far as the machine knows it (enough for `last_common`)."""

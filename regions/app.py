@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from actors.messages import Unanswered
 from boards.errors import InvalidInput
 from boards.ids import check_board_id, check_player_id
-from regions import admin_api, problems, read_api, submit_api
+from regions import admin_api, audit_api, orphans_api, problems, read_api, submit_api
 from regions.answering import Edge, Headers, Reply, problem_reply
 from regions.backend import Backend, Limits
 from regions.problems import ProblemError
@@ -238,6 +238,26 @@ def make_api(edge: Edge) -> FastAPI:
         api, "POST", "/v1/admin/links", plain(admin_api.set_link), "Drop or delay what this region exchanges with a peer, for drills",
         (*change, "unknown_region"), body=_LINK,
     )  # fmt: skip
+    _route(
+        api, "POST", "/v1/admin/audit", plain(audit_api.write), "Record what an operator did",
+        (*change, "unknown_shard", "no_authority", "busy"), body=_AUDIT,
+    )  # fmt: skip
+    _route(
+        api, "GET", "/v1/admin/audit", plain(audit_api.read), "What operators did, the newest first",
+        (*change[:4], "unknown_parameter", "bad_parameter", "unknown_shard", "unavailable"), query=_AUDITS,
+    )  # fmt: skip
+    _route(
+        api, "GET", "/v1/admin/orphans", plain(orphans_api.listed), "Entries of deposed authorities that this region keeps",
+        (*change[:4], "unknown_parameter", "bad_parameter", "unknown_shard", "unavailable"), query=_ORPHANS,
+    )  # fmt: skip
+    _route(
+        api, "POST", "/v1/admin/orphans/resubmit", plain(orphans_api.resubmit), "Send this region's orphans through the write path again",
+        (*change, "unknown_shard", "unavailable"), body=_object((), shard=_TEXT),
+    )  # fmt: skip
+    _route(
+        api, "POST", "/v1/admin/orphans/sign-off", plain(orphans_api.sign_off), "Delete this region's orphans of an epoch, for good",
+        (*change, "unknown_shard", "no_authority", "unavailable"), body=_SIGN_OFF,
+    )  # fmt: skip
     api.add_api_route("/docs/problems", problems_page, include_in_schema=False)
     return api
 
@@ -316,6 +336,20 @@ _BOARD = _object(
 _FAILOVER = _object(
     ("to",), **{"from": _TEXT}, shard=_TEXT, board=_TEXT, to=_TEXT, force=_FLAG, expect_epoch=_WHOLE
 )  # fmt: skip
+_AUDIT = _object(("what",), what=_TEXT, detail={"type": "object"}, shard=_TEXT, unless_open=_one_of("drill"))
+_SHARD = _parameter("shard", _TEXT, "Of this shard only")
+_AUDITS = (
+    _parameter("what", _TEXT, "A kind of record, such as `drill.began`, or all of `drill`"),
+    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "Records at most"),
+    _SHARD,
+)
+_ORPHANS = (
+    _parameter(
+        "limit", {"type": "integer", "minimum": 1, "maximum": 10000, "default": 1000}, "Orphans of each shard at most; counts are of all"
+    ),
+    _SHARD,
+)
+_SIGN_OFF = _object(("shard", "epoch", "why"), shard=_TEXT, epoch=_WHOLE, why=_TEXT)
 _LINK = _object(
     ("peer", "direction", "mode"),
     peer=_TEXT,

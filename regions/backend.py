@@ -3,7 +3,7 @@
 All calls may raise `actors.messages.Unanswered`, whose `code` is a key of `regions.problems.TABLE`.
 Besides those named there, `create_board` raises one with the code `unknown_region`; `failover` with
 `unknown_shard`, `unknown_region`, `epoch_moved` or `failover_refused`; `readmit` with `unknown_region` or `readmit_refused`;
-`set_link` with `unknown_region`.
+`set_link` with `unknown_region`; `audit` with `busy`; those about audit records and orphans with `unknown_shard` or `unavailable`.
 """
 
 from collections.abc import Callable
@@ -115,6 +115,26 @@ class Backend(Protocol):
 
         The answer names each shard and its new epoch. Shards go one after another; when one is refused, those before it are done.
         """
+        ...
+
+    async def audit(self, what: str, detail: dict[str, Any], shard: str | None, unless_open: str | None, *, subject: str) -> dict[str, Any]:
+        """Write an audit record at the shard's authority (None: of the first shard); `shard`, `epoch` and `offset` of it, committed."""
+        ...
+
+    async def audits(self, what: str, limit: int, shard: str | None) -> list[dict[str, Any]]:
+        """At most `limit` committed audit records of one shard or all, the newest first, from this region's journals."""
+        ...
+
+    async def orphans(self, shard: str | None, limit: int) -> dict[str, dict[str, Any]]:
+        """This region's orphans by shard: `total`, `entries` (counts), and the first `limit` `orphans`."""
+        ...
+
+    async def resubmit_orphans(self, shard: str | None, *, subject: str) -> dict[str, dict[str, Any]]:
+        """Send this region's open orphans again; `outcomes` and `entries` by shard."""
+        ...
+
+    async def sign_off_orphans(self, shard: str, epoch: int, why: str, *, subject: str) -> dict[str, Any]:
+        """Delete this region's orphans of an epoch, once the authority has recorded it; what the record says."""
         ...
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:

@@ -229,6 +229,48 @@ class GatewayBackend:
             if self._directory.owner(shard) == (epoch, owner):
                 await self._directory.news(0.1)
 
+    async def audit(self, what: str, detail: dict[str, Any], shard: str | None, unless_open: str | None, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        (at,) = self._named(shard or next(iter(self._spec.shards)))
+        order = {"do": "audit", "what": what, "asked_by": subject, "detail": detail, "unless_open": unless_open}
+        reply = await self._order_owner(at, order)
+        return {"shard": at, "epoch": reply["epoch"], "offset": reply["offset"]}
+
+    async def audits(self, what: str, limit: int, shard: str | None) -> list[dict[str, Any]]:
+        """See the port."""
+        found: list[dict[str, Any]] = []
+        for at in self._named(shard):
+            reply = await self._order_here(at, {"do": "audits", "what": what, "limit": limit})
+            found += [{"shard": at, **record} for record in reply["records"]]
+        return sorted(found, key=lambda record: -record["at_ms"])[:limit]  # stable: the places in one shard stay in order
+
+    async def orphans(self, shard: str | None, limit: int) -> dict[str, dict[str, Any]]:
+        """See the port."""
+        return {at: _told(await self._order_here(at, {"do": "orphans", "limit": limit})) for at in self._named(shard)}
+
+    async def resubmit_orphans(self, shard: str | None, *, subject: str) -> dict[str, dict[str, Any]]:
+        """See the port."""
+        log.warning("%s has the orphans of %s sent again", subject, shard or "all shards")
+        return {at: _told(await self._order_here(at, {"do": "resubmit_orphans"})) for at in self._named(shard)}
+
+    async def sign_off_orphans(self, shard: str, epoch: int, why: str, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        (at,) = self._named(shard)
+        return _told(await self._order_here(at, {"do": "sign_off_orphans", "epoch": epoch, "why": why, "asked_by": subject}))
+
+    def _named(self, shard: str | None) -> list[str]:
+        """One shard, or all of them."""
+        if shard is not None and shard not in self._spec.shards:
+            raise UnknownShard(f"there is no shard {shard}", field="shard", allowed=", ".join(self._spec.shards))
+        return [shard] if shard is not None else list(self._spec.shards)
+
+    async def _order_here(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Give an order about this region's store to this region's actor."""
+        try:
+            return await self._order(self.region, shard, order)
+        except TimeoutError as error:
+            raise Unanswered(f"the actor of {shard} does not answer: {error}", code="unavailable", definite=False) from error
+
     async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
         """See the port."""
         if request.to not in self._spec.urls:
@@ -246,9 +288,7 @@ class GatewayBackend:
             if request.from_region not in self._spec.urls:
                 raise UnknownRegion(f"there is no region {request.from_region}", field="from", allowed=", ".join(self._spec.urls))
             return [s for s in self._spec.shards if self._directory.owner(s)[1] == request.from_region]
-        if request.shard not in self._spec.shards:
-            raise UnknownShard(f"there is no shard {request.shard}", field="shard", allowed=", ".join(self._spec.shards))
-        return [request.shard]
+        return self._named(request.shard)
 
     async def _move(self, shard: str, request: FailoverRequest, subject: str) -> dict[str, Any]:
         began = time.monotonic()
@@ -305,3 +345,7 @@ class GatewayBackend:
         log.warning("%s sets the link to %s %s: %s", subject, request.peer, request.direction, request.mode)
         table = await self._faults.set(request.peer, request.direction, fault)
         return {"region": self.region, "links": msgspec.to_builtins(table)}
+
+
+def _told(reply: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in reply.items() if name != "ok"}

@@ -15,6 +15,7 @@ from regions.app import create_app
 from regions.backend import Limits
 from regions.faults import Faults
 from regions.gateway_backend import GatewayBackend
+from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
 from regions.process_specs import GatewaySpec
@@ -56,12 +57,20 @@ async def open_gateway(spec: GatewaySpec, handles: LocalHandles) -> ServedGatewa
     client = open_client(spec.store_url)
     faults = Faults(client)
     journals: dict[str, Journal] = {shard: RedisJournal(client, shard, region=spec.region) for shard in spec.shards}
-    links = HttpLinks(spec.region, spec.peers, spec.region_token, faults)
+    links = HttpLinks(spec.region, spec.peers | {spec.region: spec.own_link}, spec.region_token, faults)
+    granting = Granting(journals)
+    await granting.take_over()
     directory = Directory()
     verifier = TokenVerifier(public_keys(spec.public_keys))
     backend = GatewayBackend(spec, handles=handles, links=links, faults=faults, directory=directory)
     acceptor = Acceptor(
-        region=spec.region, journals=journals, shards=handles, verifier=verifier, faults=faults, on_authority=directory.learn
+        region=spec.region,
+        journals=journals,
+        shards=handles,
+        verifier=verifier,
+        faults=faults,
+        granting=granting,
+        on_authority=directory.learn,
     )
     app = create_app(backend, verifier=verifier, limits=Limits(max_body_bytes=spec.max_body_bytes, max_events=spec.max_events))
     sockets = [_listen(spec.host, spec.port), _listen(spec.link_host, spec.link_port)]

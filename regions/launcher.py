@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -91,8 +91,12 @@ class RegionProcess:
         data_dir: Path,
         containment: Containment | None = None,
         supervisor_arguments: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
-        """`containment` None takes the best that works here. `supervisor_arguments` are handed on as they are."""
+        """`containment` None takes the best that works here. `supervisor_arguments` are handed on as they are.
+
+        `prefix` is a command that becomes the rest of its own line, such as one that enters a network namespace.
+        """
         self.region = region
         self.paths = RegionPaths(Path(os.path.realpath(data_dir)), region)
         self._wrapper = namespace_command() if containment != "subreaper" else None
@@ -100,7 +104,7 @@ class RegionProcess:
             raise StartError("PID namespaces are not allowed here: use `--containment subreaper`.")
         self.containment: Containment = "namespace" if self._wrapper else "subreaper"
         self._command = [
-            *(self._wrapper or ()),
+            *(*prefix, *(self._wrapper or ())),
             *(sys.executable, "-m", "regions.supervisor", "--config", os.path.abspath(config_path), "--region", region),
             *("--data-dir", str(self.paths.data_dir), "--containment", self.containment, *supervisor_arguments),
         ]
@@ -243,9 +247,11 @@ class Launcher:
         config: ClusterConfig | None = None,
         containment: Containment | None = None,
         supervisor_arguments: Sequence[str] = (),
+        prefixes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """No `regions` means all of the file. `config` is what the file will say once `start_all` has prepared it.
 
+        `prefixes` are those of `RegionProcess`, by region; such a region listens elsewhere, so its ports are not checked here.
         Raises `ConfigError`, or `StartError` for a region that the file has not.
         """
         self.config: ClusterConfig = config or load_cluster(config_path)
@@ -261,9 +267,11 @@ class Launcher:
                 data_dir=self.data_dir,
                 containment=containment,
                 supervisor_arguments=supervisor_arguments,
+                prefix=(prefixes or {}).get(name, ()),
             )
             for name in names
         }
+        self._elsewhere = set(prefixes or {})
         self._auto_restart = auto_restart
         self._held: set[str] = set()
         self._guards = {name: threading.RLock() for name in names}
@@ -286,7 +294,8 @@ class Launcher:
         try:
             self._end_leftovers()
             for name in self.regions:
-                _check_ports(name, self.config.regions[name])
+                if name not in self._elsewhere:
+                    _check_ports(name, self.config.regions[name])
             if prepare is not None:
                 prepare()
             for region in self.regions.values():

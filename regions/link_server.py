@@ -1,7 +1,7 @@
 """The acceptor of a region: what other regions may ask of its stores and its shard actors (`/internal/v1`).
 
-A bare ASGI application on the link address. Safety is in the store's scripts; this only authenticates,
-obeys the fault switch, and puts pipelined Appends back into order.
+A bare ASGI application on the link address. Safety is in the store's scripts, and for leases in `regions.granting`; this
+authenticates, obeys the fault switch, and puts pipelined Appends back into order.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from journal.ports import Accepted, Append, Journal, JournalUnavailable, Seal
+from journal.ports import Accepted, Append, Journal, JournalUnavailable, Renew, Seal
 from regions.faults import Faults, LinkDropped
+from regions.granting import Granting
 from regions.tokens import TokenError, TokenVerifier
 
 log = logging.getLogger("laurel.acceptor")
@@ -21,6 +22,7 @@ log = logging.getLogger("laurel.acceptor")
 _encode = msgspec.msgpack.Encoder().encode
 _append = msgspec.msgpack.Decoder(Append)
 _seal = msgspec.msgpack.Decoder(Seal)
+_renew = msgspec.msgpack.Decoder(Renew)
 _any = msgspec.msgpack.Decoder(dict[str, Any])
 
 #: Longest wait for an Append that was sent earlier and came later.
@@ -67,10 +69,11 @@ class Acceptor:
         shards: LocalShards,
         verifier: TokenVerifier,
         faults: Faults,
+        granting: Granting,
         on_authority: Callable[[str, int, str], None],
     ) -> None:
         self._region, self._journals, self._shards = region, journals, shards
-        self._verifier, self._faults, self._on_authority = verifier, faults, on_authority
+        self._verifier, self._faults, self._granting, self._on_authority = verifier, faults, granting, on_authority
         self._lanes = {shard: _Lane() for shard in journals}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -119,8 +122,9 @@ class Acceptor:
             case "append":
                 return _encode(await self._accept(_append.decode(body)))
             case "seal":
-                message = _seal.decode(body)
-                return _encode(await self._journals[message.shard].seal(message))
+                return _encode(await self._granting.seal(_seal.decode(body)))
+            case "renew":
+                return _encode(await self._granting.renew(_renew.decode(body)))
             case "submit":
                 size = int.from_bytes(body[:2], "big")
                 return await self._shards.submit(body[2 : 2 + size].decode(), body[2 + size :])
@@ -128,7 +132,7 @@ class Acceptor:
         shard = asked["shard"]
         match what:
             case "probe":
-                return _encode(await self._journals[shard].status())
+                return _encode(self._granting.with_silence(await self._journals[shard].status()))
             case "fetch":
                 return _encode(await self._journals[shard].read(asked["first"], limit=min(asked["limit"], 256)))
             case "drain":
@@ -154,6 +158,7 @@ class Acceptor:
             lane.epoch = message.epoch
             if isinstance(answer, Accepted):
                 lane.tail = answer.tail.offset
+                self._granting.heard(message)
                 self._on_authority(message.shard, message.epoch, message.sender)
             else:
                 lane.tail = answer.status.tail.offset

@@ -6,13 +6,15 @@ connection (definite: nothing was sent) from silence.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Seal
+from actors.messages import SubmitResult, WireError
+from boards.model import Submission
+from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Renew, Seal
 from journal.records import Entry
 from regions.faults import Faults, LinkDropped
 
@@ -23,10 +25,20 @@ _appended = msgspec.msgpack.Decoder(Accepted | Refused)
 _sealed = msgspec.msgpack.Decoder(Granted | Refused)
 _status = msgspec.msgpack.Decoder(JournalStatus)
 _entries = msgspec.msgpack.Decoder(list[Entry])
+_replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
+
+#: Longest wait for an authority's answer to submissions: longer than it waits for a commit itself.
+SUBMIT_S = 8.0
 
 
 class NotSent(Exception):
     """The peer could not be reached at all: nothing was sent. Definite."""
+
+
+def framed(shard: str, payload: bytes) -> bytes:
+    """A `submit` message: for which shard, then requests as its actor reads them."""
+    name = shard.encode()
+    return len(name).to_bytes(2, "big") + name + payload
 
 
 class HttpLinks:
@@ -102,6 +114,11 @@ class HttpLinks:
         raw = await self._ask(region, "seal", message, 1.0)
         return None if raw is None else _sealed.decode(raw)
 
+    async def renew(self, region: str, message: Renew) -> Granted | Refused | None:
+        """See `actors.ports.Links`."""
+        raw = await self._ask(region, "renew", message, 1.0)
+        return None if raw is None else _sealed.decode(raw)
+
     async def append(self, region: str, message: Append) -> Accepted | Refused | None:
         """See `actors.ports.Links`."""
         raw = await self._ask(region, "append", message)
@@ -116,6 +133,20 @@ class HttpLinks:
         """See `actors.ports.Links`."""
         raw = await self._ask(region, "drain", {"shard": shard, "epoch": epoch, "to": to, "asked_by": asked_by}, 12.0)
         return None if raw is None else msgspec.msgpack.decode(raw, type=int | None)
+
+    async def submit(
+        self, region: str, shard: str, requests: Sequence[tuple[str, str, Sequence[Submission]]]
+    ) -> list[list[SubmitResult] | WireError] | None:
+        """See `actors.ports.Links`."""
+        try:
+            return _replies.decode(await self.call(region, "submit", framed(shard, _encode(requests)), timeout_s=SUBMIT_S))
+        except (NotSent, TimeoutError):
+            return None
+
+    async def operate(self, region: str, shard: str, order: dict[str, Any]) -> dict[str, Any] | None:
+        """See `actors.ports.Links`."""
+        raw = await self._ask(region, "operate", {"shard": shard, "order": order}, 12.0)
+        return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
 
     async def readmit(self, region: str, shard: str, incarnation: str, fence: int) -> JournalStatus | None:
         """See `actors.ports.Links`."""

@@ -75,6 +75,7 @@ _ROWS = (
     Problem("epoch_moved", 409, "The shard is in another epoch than expected"),
     Problem("failover_refused", 409, "Authority cannot be moved there now"),
     Problem("readmit_refused", 409, "The region cannot be readmitted now"),
+    Problem("busy", 409, "A drill is running", retry_after_ms=1000),
     Problem("generation_gone", 410, "This generation is no longer retained"),
     Problem("internal", 500, "An error inside the service", definite=False),
     Problem("no_authority", 503, "No authority takes writes for this board now", retry_after_ms=1000),

@@ -17,6 +17,8 @@ class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str
     #: Region -> base URL of its link server, this region left out.
     peers: dict[str, str]
+    #: Base URL of this region's own link server.
+    own_link: str
     #: Region -> base URL of its public address.
     urls: dict[str, str]
     #: Shard -> home region.
@@ -29,9 +31,10 @@ class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs to speak to the other regions."""
+    """What a process needs to speak to the other regions, and to its own region's acceptor."""
 
     region: str
     store_url: str
     peers: dict[str, str]
+    own_link: str
     token: str

@@ -17,7 +17,7 @@ import msgspec
 from actors.messages import NoAuthority, SubmitResult, Unanswered, WireError, from_wire
 from boards.model import Submission
 from regions.link_server import LocalShards
-from regions.links import HttpLinks, NotSent
+from regions.links import HttpLinks, NotSent, framed
 
 log = logging.getLogger("laurel.routing")
 
@@ -141,7 +141,7 @@ class ShardRoute:
                     replies = _replies.decode(await self._local.submit(self._shard, payload))
                 else:
                     replies = _replies.decode(
-                        await self._links.call(owner, "submit", _framed(self._shard, payload), timeout_s=self._call_timeout_s)
+                        await self._links.call(owner, "submit", framed(self._shard, payload), timeout_s=self._call_timeout_s)
                     )
             except NotSent as error:
                 refusal = _refusal(f"{owner} does not answer ({error})", "no_authority", epoch, owner)
@@ -187,8 +187,3 @@ class ShardRoute:
 
 def _refusal(detail: str, code: str, epoch: int, owner: str) -> NoAuthority:
     return NoAuthority(detail, code=code, definite=code != "unknown", epoch=epoch, owner=owner, retry_after_ms=500)
-
-
-def _framed(shard: str, payload: bytes) -> bytes:
-    name = shard.encode()
-    return len(name).to_bytes(2, "big") + name + payload

@@ -26,7 +26,7 @@ def make_shard(spec: ShardSpec, links: LinkSpec) -> ShardActor:
     actor = ShardActor(
         spec,
         journal=RedisJournal(client, spec.shard, region=spec.region),
-        links=HttpLinks(spec.region, links.peers, links.token, faults),
+        links=HttpLinks(spec.region, links.peers | {spec.region: links.own_link}, links.token, faults),
         ledger=open_ledger(spec.ledger_path),
         exit_process=exit_process,
     )

@@ -61,6 +61,7 @@ def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewayS
         link_port=own.link.port,
         store_url=own.store.redis_url,
         peers=links.peers,
+        own_link=links.own_link,
         urls={name: f"http://{r.host}:{r.port}" for name, r in config.regions.items()},
         shards={name: shard.home for name, shard in config.shards.items()},
         public_keys=[(data_dir / "keys" / "cluster.pub").read_text()],
@@ -72,11 +73,13 @@ def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewayS
 
 
 def link_spec(config: ClusterConfig, region: str, data_dir: Path) -> LinkSpec:
-    """This region's way to the others."""
+    """This region's way to the others, and to its own acceptor."""
+    own = config.regions[region].link
     return LinkSpec(
         region=region,
         store_url=config.regions[region].store.redis_url,
         peers={name: f"http://{r.link.host}:{r.link.port}" for name, r in config.regions.items() if name != region},
+        own_link=f"http://{own.host}:{own.port}",
         token=(data_dir / "keys" / f"region-{region}.token").read_text(),
     )
 
@@ -99,12 +102,16 @@ def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[Shar
                 handover_timeout_ms=timing.handover_timeout_ms,
                 backoff_min_ms=timing.backoff_min_ms,
                 backoff_max_ms=timing.backoff_max_ms,
+                detection_ms=timing.detection_ms if shard.on_region_loss == "promote" else 0,
+                lease_ms=timing.lease_ms,
+                seal_grace_ms=timing.seal_grace_ms,
             ),
             limits=Limits(
                 unreplicated_entries=limits.unreplicated_entries,
                 unreplicated_bytes=limits.unreplicated_bytes,
                 unreplicated_ms=limits.unreplicated_ms,
                 ack_timeout_ms=limits.ack_timeout_ms,
+                grow_ms=limits.group_commit_ms,
             ),
             boards={b: config.board_rules(b) for b in config.boards if config.shard_for_home(config.board_home(b)) == name},
             mode=shard.ack,

@@ -62,10 +62,10 @@ async def until(what: Callable[[], Any], why: str | Callable[[], str], deadline_
 class Cluster:
     """See the module docstring. Use as an async context manager."""
 
-    def __init__(self, path: Path, *, timing: Timing = TIMING, limits: Limits = LIMITS) -> None:
-        self.path, self.timing, self.limits = path, timing, limits
+    def __init__(self, path: Path, *, timing: Timing = TIMING, limits: Limits = LIMITS, mode: str = "quorum") -> None:
+        self.path, self.timing, self.limits, self.mode = path, timing, limits, mode
         self.watch = Watch()
-        self.wires = {(a, b): Wire() for a in REGIONS for b in REGIONS if a != b}
+        self.wires = {(a, b): Wire() for a in REGIONS for b in REGIONS}
         self.regions: dict[str, Region] = {}
         self.clients: list[Sent] = []
         self.turn = 0
@@ -112,6 +112,7 @@ class Cluster:
                 timing=self.timing,
                 limits=self.limits,
                 boards=BOARDS,
+                mode=self.mode,
             )
             place = region.path / str(len(region.instances))
             place.mkdir(parents=True, exist_ok=True)

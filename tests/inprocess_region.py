@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from watched_log import WatchedLog
 
+from actors import orders
 from actors.messages import Unanswered, to_wire
 from actors.replica import ReplicaActor
 from actors.shard import ShardActor, decode_submit
@@ -20,6 +21,7 @@ from failover.events import Role
 from journal.memory import MemoryJournal
 from journal.ports import Accepted, Append, Granted, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
 from journal.records import Entry
+from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
 from regions.routing import Directory, ShardRoute
@@ -88,6 +90,9 @@ class Door:
 
     async def orphans(self) -> list[OrphanBatch]:
         return await (await self._open()).orphans()
+
+    async def forget_orphans(self, epoch: int, upto_offset: int, *, from_offset: int = 1) -> int:
+        return await (await self._open()).forget_orphans(epoch, upto_offset, from_offset=from_offset)
 
     async def mark_amnesiac(self, incarnation: str) -> None:
         await (await self._open()).mark_amnesiac(incarnation)
@@ -162,6 +167,7 @@ class Region:
             shards=self,
             verifier=unused,
             faults=unused,
+            granting=Granting({SHARD: Door(self)}),
             on_authority=self.directory.learn,
         )
         self.route = ShardRoute(SHARD, name, self.directory, self, self.links, call_timeout_s=1.5)
@@ -203,7 +209,9 @@ class Region:
         return offset
 
     async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+        running = self._newest()
+        reply: dict[str, Any] = await self._alive(running, orders.operate(running.actor, order))
+        return reply
 
     @property
     def actor(self) -> ShardActor:

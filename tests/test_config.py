@@ -105,15 +105,20 @@ BAD = {
         "{home: eu-wst,",
         "shards.eu-west/0.home must be `eu-west`, `us-east` or `ap-south`, a region of this file, not `eu-wst` (did you mean `eu-west`?).",
     ),
-    "local is not there yet": (
+    "unknown acknowledgement": (
         "ack: quorum",
-        "ack: local",
-        "shards.eu-west/0.ack cannot be `local`, which is not available yet; only `quorum` is.",
+        "ack: async",
+        "shards.eu-west/0.ack must be `quorum` or `local`, not \"async\".",
     ),
-    "promote is not there yet": (
+    "unknown answer to a loss": (
         "on_region_loss: hold",
-        "on_region_loss: promote",
-        "shards.eu-west/0.on_region_loss cannot be `promote`, which is not available yet; only `hold` is.",
+        "on_region_loss: panic",
+        "shards.eu-west/0.on_region_loss must be `hold` or `promote`, not \"panic\".",
+    ),
+    "detection within a few heartbeats": (
+        "heartbeat_ms: 100",
+        "heartbeat_ms: 401",
+        "timing.detection_ms must be at least five times `timing.heartbeat_ms`, which is 401.",
     ),
     "second shard of one home": (
         "\n# Boards that",

@@ -1,0 +1,65 @@
+"""Orders that operators, and other regions on their behalf, give to a shard actor: maps in, maps out, errors inside.
+
+An order is `{"do": ...}` with its fields; the answer has `ok`, or an `error` (`actors.messages.WireError`).
+"""
+
+from typing import Any
+
+import msgspec
+
+from actors import auditing
+from actors.messages import Unanswered, to_wire
+from actors.shard import ShardActor
+from boards.model import BoardRules
+from journal.ports import JournalUnavailable
+
+#: How long one order may go on sending orphans again; the caller waits for 30 s.
+RESUBMIT_S = 20.0
+#: Orders about what this region's store holds.
+OF_THE_STORE = ("audits", "orphans", "resubmit_orphans", "sign_off_orphans")
+
+
+async def operate(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
+    """Carry out an order: activate, handover, readmit, create_board, audit, audits, orphans, resubmit_orphans, sign_off_orphans.
+
+    `OF_THE_STORE` are for any region, about what is there; the others are for the authority, or who is to become it.
+    """
+    try:
+        return await _carry_out(actor, order)
+    except Unanswered as error:
+        return {"ok": False, "error": msgspec.to_builtins(to_wire(error))}
+    except JournalUnavailable as error:
+        if order["do"] not in OF_THE_STORE:
+            raise
+        silent = Unanswered(f"the store of {actor.spec.region} does not answer: {error}", code="unavailable", definite=False)
+        return {"ok": False, "error": msgspec.to_builtins(to_wire(silent))}
+
+
+async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
+    match order["do"]:
+        case "activate":
+            expect = order.get("expect")
+            return await actor.activate(order["cause"], order["asked_by"], tuple(expect) if expect else None)
+        case "handover":
+            return await actor.handover(order["asked_by"])
+        case "readmit":
+            return await actor.readmit(order["region"], order["asked_by"])
+        case "create_board":
+            rules = msgspec.convert(order["rules"], BoardRules)
+            state, created = await actor.create_board(order["board"], rules, order["asked_by"])
+            return {"ok": True, "created": created, "number": state.number}
+        case "audit":
+            at = await actor.audit(order["what"], order["asked_by"], order["detail"], order.get("unless_open") or "")
+            return {"ok": True, "epoch": at.epoch, "offset": at.offset}
+        case "audits":
+            found = await auditing.newest(actor.journal, order["what"], order["limit"])
+            return {"ok": True, "records": msgspec.to_builtins(found)}
+        case "orphans":
+            return {"ok": True, **await actor.salvaging.listed(order["limit"])}
+        case "resubmit_orphans":
+            seen, outcomes = await actor.salvaging.resubmit(RESUBMIT_S, afresh=True)
+            return {"ok": True, "outcomes": outcomes, "entries": msgspec.to_builtins(seen.counts())}
+        case "sign_off_orphans":
+            return {"ok": True, **await actor.salvaging.sign_off(order["epoch"], order["why"], order["asked_by"])}
+        case other:
+            return {"ok": False, "code": "unknown_order", "detail": str(other)}
