@@ -41,7 +41,8 @@ class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The authority's word on one event; numbers as in `boards.model.Outcome`.
 
     For a duplicate, (epoch, offset, value, version) are those of the saved result and `outcome` is DUPLICATE.
-    `visible_by` is the generation number that will include it at the latest.
+    `visible_by` is the generation number that will include it at the latest. `alone`: acknowledged by the owner's store
+    under its lease (`ack: local`), not by a majority yet.
     """
 
     outcome: int
@@ -54,6 +55,7 @@ class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     code: str = ""
     field: str = ""
     allowed: str = ""
+    alone: bool = False
 
 
 class Top(msgspec.Struct, frozen=True, tag="top"):
@@ -130,7 +132,7 @@ def _rebuild(kind: type[Unanswered], detail: str, fields: dict[str, Any]) -> Una
 
 
 class NoAuthority(Unanswered):
-    """No authority took the write. Fields: `code` (no_authority, draining, lagging, hold, unknown), `definite`,
+    """No authority took the write. Fields: `code` (no_authority, draining, lagging, no_lease, hold, unknown), `definite`,
     `epoch` and `owner` (newest started epoch known, 0 and "" if none), `started`."""
 
     code = "no_authority"

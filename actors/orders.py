@@ -39,11 +39,11 @@ async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]
     match order["do"]:
         case "activate":
             expect = order.get("expect")
-            return await actor.activate(order["cause"], order["asked_by"], tuple(expect) if expect else None)
+            return await actor.moving.activate(order["cause"], order["asked_by"], tuple(expect) if expect else None)
         case "handover":
-            return await actor.handover(order["asked_by"])
+            return await actor.moving.handover(order["asked_by"])
         case "readmit":
-            return await actor.readmit(order["region"], order["asked_by"])
+            return await actor.moving.readmit(order["region"], order["asked_by"])
         case "create_board":
             rules = msgspec.convert(order["rules"], BoardRules)
             state, created = await actor.create_board(order["board"], rules, order["asked_by"])

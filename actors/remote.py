@@ -100,7 +100,7 @@ class ShardWorker:
 
     async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
         """See `ShardActor.drain`."""
-        return await self.actor.drain(epoch, to, asked_by)
+        return await self.actor.moving.drain(epoch, to, asked_by)
 
     async def operate(self, order: dict[str, Any]) -> dict[str, Any]:
         """See `actors.orders.operate`."""

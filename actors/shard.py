@@ -9,8 +9,6 @@ the same event ids. A newer instance of this actor makes this one exit.
 import asyncio
 import logging
 import os
-import random
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -21,6 +19,7 @@ from actors.clocks import monotonic_ms, wall_ms
 from actors.errands import Errands
 from actors.folding import Folding
 from actors.messages import NoAuthority, SubmitResult
+from actors.moving import Moving
 from actors.ports import Links, ShardSpec
 from actors.salvaging import Salvaging
 from actors.waiting import CommitWaiters
@@ -32,7 +31,7 @@ from failover.events import Role
 from failover.machine import halt, heard_newer, step
 from failover.state import ShardState
 from journal.ports import Accepted, Journal, JournalUnavailable, Position, Refused
-from journal.records import Entry, EpochStarted, HandedOver
+from journal.records import Entry, EpochStarted
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.pending import Pending
 from ledger.ports import BoardState
@@ -40,8 +39,6 @@ from ledger.ports import BoardState
 log = logging.getLogger("laurel.shard")
 
 TICK_S = 0.025
-#: A region that is so many entries behind is not handed the shard: writes would pause until it has them.
-HANDOVER_LAG = 1000
 
 
 class ShardActor:
@@ -68,9 +65,8 @@ class ShardActor:
         self.salvaging = Salvaging(spec, journal, links, ledger, self)
         self._exit_process = exit_process or _exit
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._activation: asyncio.Future[e.ActivationEnded] | None = None
-        self._drain: asyncio.Future[int | None] | None = None
-        self._drain_record: HandedOver | None = None
+        #: How authority comes here and leaves.
+        self.moving = Moving(spec, self.state, journal, links, hear=self._hear)
         self._persisted = 0
         self._persisting = False
         self._append_lock = asyncio.Lock()
@@ -130,103 +126,6 @@ class ShardActor:
             await writer.drills.learn(self.journal)
         return await writer.audit(what, asked_by, detail, unless_open)
 
-    async def activate(
-        self,
-        cause: str,
-        asked_by: str,
-        expect: tuple[int, str] | None = None,
-        readmit: dict[str, str] | None = None,
-        timeout_s: float = 10.0,
-    ) -> dict[str, Any]:
-        """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`."""
-        deadline, tries = time.monotonic() + timeout_s, 0
-        while True:
-            if self._activation is not None and not self._activation.done():
-                self._activation.set_result(e.ActivationEnded(ok=False, code="superseded", detail="another activation was asked for"))
-            waiting: asyncio.Future[e.ActivationEnded] = asyncio.get_running_loop().create_future()
-            self._activation = waiting
-            self._hear(
-                e.ActivationAsked(
-                    now_ms=monotonic_ms(), cause=cause, asked_by=asked_by, token=uuid.uuid4().hex, expect=expect, readmit=readmit
-                )
-            )
-            try:
-                ended = await asyncio.wait_for(waiting, max(0.05, deadline - time.monotonic()))
-            except TimeoutError:
-                ended = e.ActivationEnded(ok=False, code="timeout", detail=f"not started within {timeout_s:g} s: {self.state.why}")
-            if ended.ok or ended.code not in ("fenced", "adopt_failed") or time.monotonic() >= deadline:
-                return {"ok": ended.ok, "code": ended.code, "detail": ended.detail, "epoch": self.state.epoch, "owner": self.spec.region}
-            # Two coordinators that try again at once would depose each other for ever.
-            tries += 1
-            await asyncio.sleep(self.spec.timing.backoff_min_ms / 1000 * tries * (0.5 + random.random()))
-
-    async def handover(self, asked_by: str) -> dict[str, Any]:
-        """Planned handover to this region: drain the owner, wait until its last entry is here, then activate."""
-        status = await self.journal.status()
-        newest = status.newest
-        if newest is None:
-            return _not_moved("no_authority", "no epoch has started yet", 0, "")
-        epoch, owner = newest.epoch, newest.owner
-        if owner == self.spec.region:
-            return _not_moved("already_owner", f"{owner} owns the shard already", epoch, owner)
-        theirs = await self.links.probe(owner, self.spec.shard)
-        if theirs is None:
-            return _not_moved("unreachable", f"{owner} does not answer; use a forced failover", epoch, owner)
-        if theirs.tail.offset - status.tail.offset > HANDOVER_LAG:
-            return _not_moved("lagging", f"{self.spec.region} lags by {theirs.tail.offset - status.tail.offset} entries", epoch, owner)
-        offset = await self.links.drain(owner, self.spec.shard, epoch, self.spec.region, asked_by)
-        if offset is None:
-            return _not_moved("drain_failed", f"{owner} did not finish draining", epoch, owner)
-        deadline = monotonic_ms() + self.spec.timing.handover_timeout_ms
-        committed = status.committed
-        while committed < offset and monotonic_ms() < deadline:
-            committed = await self.journal.wait_for(committed_above=offset - 1, timeout_ms=deadline - monotonic_ms())
-        if committed < offset:
-            return _not_moved("handover_timeout", "the last entry did not arrive in time", epoch, owner)
-        return await self.activate("handover", asked_by, (epoch, owner))
-
-    async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
-        """Stop accepting for good in this epoch; the offset of the committed handover record, None if it cannot be.
-
-        Asking again is harmless: an epoch that is drained, or draining, answers with the record that it has.
-        """
-        if self.state.epoch != epoch or self.writer is None:
-            return None
-        if self.state.role is Role.DRAINED:
-            return self.state.drain_offset
-        if self.state.role is Role.AUTHORITY:
-            self._drain = asyncio.get_running_loop().create_future()
-            self._drain_record = HandedOver(to, asked_by, wall_ms())
-            self._hear(e.DrainAsked(now_ms=monotonic_ms(), epoch=epoch))
-        if self._drain is None:
-            return None
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._drain), self.spec.timing.handover_timeout_ms / 1000)
-        except TimeoutError:
-            return None
-
-    async def readmit(self, region: str, asked_by: str) -> dict[str, Any]:
-        """As authority: begin `region`'s store anew and start an epoch whose members name its new token, without its vote."""
-        if self.state.role is not Role.AUTHORITY:
-            raise NoAuthority(
-                "only the shard's authority can readmit a region",
-                code="no_authority",
-                epoch=self.state.newest_epoch,
-                owner=self.state.newest_owner,
-            )
-        replication = self.state.replication
-        if replication is None or not replication.held_without(region):
-            return {
-                "ok": False,
-                "code": "not_held",
-                "detail": f"without {region} no majority holds all that is committed; wait for the others",
-            }
-        token = f"{region}.{uuid.uuid4().hex}"
-        status = await self.links.readmit(region, self.spec.shard, token, self.state.epoch)
-        if status is None:
-            return {"ok": False, "code": "unreachable", "detail": f"{region} does not answer"}
-        return await self.activate("readmit", asked_by, (self.state.epoch, self.spec.region), {region: token})
-
     def status(self) -> dict[str, Any]:
         """What this actor is doing, for `/v1/status`."""
         state, replication = self.state, self.state.replication
@@ -253,6 +152,9 @@ class ShardActor:
             "applied": self.folding.applied,
             "lag": lag,
             "halted": self.folding.halted,
+            "mode": state.mode,
+            "leased": self.waiters.leased() if state.lease is not None else None,
+            "activation": self.moving.last,
             "config_conflicts": list(self._conflicts),
         }
 
@@ -306,17 +208,15 @@ class ShardActor:
             case e.StepDown(why=why):
                 self._step_down(why)
             case e.StopAccepting():
-                assert self.writer is not None and self._drain_record is not None
-                self.writer.drain(self._drain_record, lambda at: self._hear(e.DrainAppended(now_ms=monotonic_ms(), offset=at)))
+                assert self.writer is not None
+                self.writer.drain(self.moving.record(), lambda at: self._hear(e.DrainAppended(now_ms=monotonic_ms(), offset=at)))
             case e.DrainDone(offset=offset):
-                if self._drain is not None and not self._drain.done():
-                    self._drain.set_result(offset)
+                self.moving.drained(offset)
             case e.MarkAmnesiac(incarnation=incarnation):
                 self._spawn(self.journal.mark_amnesiac(incarnation))
             case e.ActivationEnded():
                 log.info("%s: %s: %s", self.spec.shard, action.code, action.detail)
-                if self._activation is not None and not self._activation.done():
-                    self._activation.set_result(action)
+                self.moving.activation_ended(action)
             case e.Exit(why=why):
                 self._exit_process(why)
 
@@ -441,9 +341,7 @@ class ShardActor:
         self._persisted = 0
         if writer is not None:
             writer.stop()
-        if self._drain is not None and not self._drain.done():
-            self._drain.set_result(None)
-        self._drain = None
+        self.moving.drained(None)
 
     def _on_started(self, record: EpochStarted) -> None:
         ago = max(0, wall_ms() - record.at_ms)
@@ -459,10 +357,6 @@ class ShardActor:
     def _on_folded(self, applied: int) -> None:
         if self.writer is not None:
             self.writer.settle(applied)
-
-
-def _not_moved(code: str, detail: str, epoch: int, owner: str) -> dict[str, Any]:
-    return {"ok": False, "code": code, "detail": detail, "epoch": epoch, "owner": owner}
 
 
 def _exit(why: str) -> None:

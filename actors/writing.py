@@ -315,7 +315,10 @@ class Writer:
             if not request.done.done():
                 request.done.set_result(
                     [
-                        SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, visible_by, d.code, "", d.allowed)
+                        SubmitResult(
+                            *(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, visible_by, d.code, "", d.allowed),
+                            d.depends > self.waiters.committed,
+                        )
                         if self.waiters.may_answer(d.depends)
                         else SubmitResult(Outcome.UNKNOWN, code="unknown")
                         for d in decided

@@ -292,6 +292,8 @@ class ActivationEnded(Action):
     ok: bool
     code: str
     detail: str
+    cause: str = ""
+    asked_by: str = ""
     #: Of an activation that started: how long each of its phases took.
     phases_ms: Mapping[str, int] = field(default_factory=dict)
 

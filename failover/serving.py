@@ -32,6 +32,8 @@ def _own_refused(state: ShardState, refused: Refused, now: int) -> list[e.Action
         return halt(state, "the own store holds another entry at this place")
     if status.fence > state.epoch:
         return outrun(state, status, now, 0.5)
+    if state.trying is not None:
+        return failed(state, now, 0.5, "store_refused", f"the own store refused: {refused.reason}")
     return step_down(state, f"the own store refused: {refused.reason}", look_at_ms=now)
 
 
@@ -115,13 +117,13 @@ def caught_up(state: ShardState, event: e.LedgerCaughtUp) -> list[e.Action]:
     replication = state.replication
     if state.role is not Role.CATCHING_UP or replication is None or event.offset < replication.start_offset:
         return []
-    cause = state.trying.cause if state.trying else ""
-    phases = state.trying.lasted(event.now_ms) if state.trying else {}
+    cause, asked_by, phases = "", "", dict[str, int]()
+    if state.trying is not None:
+        cause, asked_by, phases = state.trying.cause, state.trying.asked_by, state.trying.lasted(event.now_ms)
     state.role, state.trying, state.backoff_ms = Role.AUTHORITY, None, 0
     state.why = f"serving epoch {state.epoch}"
-    ended = e.ActivationEnded(
-        ok=True, code="started", detail=f"epoch {state.epoch} of {state.region} has started ({cause})", phases_ms=phases
-    )
+    detail = f"epoch {state.epoch} of {state.region} has started ({cause})"
+    ended = e.ActivationEnded(ok=True, code="started", detail=detail, cause=cause, asked_by=asked_by, phases_ms=phases)
     return [e.Serve(epoch=state.epoch), ended]
 
 

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from actors.messages import Unanswered
 from boards.errors import InvalidInput
 from boards.ids import check_board_id, check_player_id
-from regions import admin_api, audit_api, orphans_api, problems, read_api, submit_api
+from regions import admin_api, audit_api, drill_api, orphans_api, problems, read_api, submit_api
 from regions.answering import Edge, Headers, Reply, problem_reply
 from regions.backend import Backend, Limits
 from regions.problems import ProblemError
@@ -191,6 +191,12 @@ def make_api(edge: Edge) -> FastAPI:
 
         return handle
 
+    def by(handler: Callable[[Request], Awaitable[Reply]]) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            return await handler(request)
+
+        return handle
+
     read = ("unknown_board", "missing_token", "bad_token", "expired_token", "wrong_scope", "foreign_game", "bad_id", "unknown_parameter")
     asked = (*read, "bad_parameter", "generation_gone", "not_visible_yet", "not_serving")
     change = (
@@ -216,7 +222,7 @@ def make_api(edge: Edge) -> FastAPI:
     )
     _route(
         api, "POST", "/v1/boards/{board}/events", post_events, "Submit 1 to 1000 events; one result each, in order",
-        (*read, *change[4:], "no_events", "too_many_events", "conflict", "no_authority", "draining", "lagging", "hold", "unknown"),
+        (*read, *change[4:], "no_events", "too_many_events", "conflict", *_NO_WRITES, "unknown"),
         query=_INCLUDE, body=_EVENTS,
     )  # fmt: skip
     _route(api, "GET", "/v1/status", plain(admin_api.status), "Roles, epochs, generations and lags of this region", change[:4])
@@ -258,6 +264,20 @@ def make_api(edge: Edge) -> FastAPI:
         api, "POST", "/v1/admin/orphans/sign-off", plain(orphans_api.sign_off), "Delete this region's orphans of an epoch, for good",
         (*change, "unknown_shard", "no_authority", "unavailable"), body=_SIGN_OFF,
     )  # fmt: skip
+    drills = drill_api.Drills(edge)
+    _route(
+        api, "POST", "/v1/admin/drills", by(drills.begin), "Rehearse a failure on this cluster; without `yes`, only say what would be done",
+        (*change, "unknown_shard", "drill_refused", "unavailable"), body=_DRILL,
+    )  # fmt: skip
+    _route(api, "GET", "/v1/admin/drills", by(drills.listed), "Drills that this gateway has run", (*change[:4], "unknown_parameter"))
+    _route(
+        api, "GET", "/v1/admin/drills/{drill}", by(drills.shown), "One drill: how far it is, and its report",
+        (*change[:4], "unknown_parameter", "unknown_drill"),
+    )  # fmt: skip
+    _route(
+        api, "POST", "/v1/admin/stall", plain(drill_api.stall), "Have this region's store answer nobody for a while, for drills",
+        (*change, "unavailable"), body=_object(("for_ms",), for_ms=_WHOLE),
+    )  # fmt: skip
     api.add_api_route("/docs/problems", problems_page, include_in_schema=False)
     return api
 
@@ -298,6 +318,8 @@ def _one_of(*words: str) -> dict[str, Any]:
 _TEXT, _FLAG, _WHOLE = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}
 _TIME = {"type": "string", "format": "date-time"}
 _NUMBER = {"oneOf": [{"type": "integer"}, {"type": "number"}, {"type": "string", "pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"}]}
+#: Why no authority takes a write.
+_NO_WRITES = ("no_authority", "draining", "lagging", "no_lease", "hold")
 _PAGE = (
     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": TOP_MAX, "default": TOP_DEFAULT}, "Entries on the page"),
     _parameter("cursor", _TEXT, "`next` or `previous` of an earlier page; bound to its generation"),
@@ -350,6 +372,7 @@ _ORPHANS = (
     _SHARD,
 )
 _SIGN_OFF = _object(("shard", "epoch", "why"), shard=_TEXT, epoch=_WHOLE, why=_TEXT)
+_DRILL = _object(("plan",), plan=_TEXT, shard=_TEXT, yes=_FLAG)
 _LINK = _object(
     ("peer", "direction", "mode"),
     peer=_TEXT,

@@ -117,6 +117,10 @@ class Backend(Protocol):
         """
         ...
 
+    async def stall(self, for_ms: int, *, subject: str) -> dict[str, Any]:
+        """Have this region's store answer nobody for so long; it goes on by itself. Raises with the code `unavailable`."""
+        ...
+
     async def audit(self, what: str, detail: dict[str, Any], shard: str | None, unless_open: str | None, *, subject: str) -> dict[str, Any]:
         """Write an audit record at the shard's authority (None: of the first shard); `shard`, `epoch` and `offset` of it, committed."""
         ...

@@ -72,6 +72,10 @@ class Faults:
         await asyncio.sleep(2 * POLL_S)
         return table
 
+    async def stall(self, for_ms: int) -> None:
+        """Have the region's store answer nobody for so long; it goes on by itself. Raises RedisError or TimeoutError."""
+        await asyncio.wait_for(self._client.execute_command("CLIENT", "PAUSE", for_ms, "ALL"), 1.0)
+
     @property
     def table(self) -> FaultTable:
         """The switch as it stands."""

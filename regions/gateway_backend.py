@@ -8,11 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from redis.exceptions import RedisError
 
 from actors.clocks import wall_ms
 from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.remote import LocalHandles
 from boards.model import BoardRules, Submission
+from boards.times import format_time
 from regions.backend import FailoverRequest, LinkRequest
 from regions.faults import Fault, Faults
 from regions.links import HttpLinks, NotSent
@@ -23,6 +25,8 @@ log = logging.getLogger("laurel.gateway")
 
 TOP_READY = 100
 STATUS_S = 0.3
+#: An authority that was not heard for so long is away, for the word that a refused write gets.
+AWAY_MS = 1000
 
 
 class UnknownRegion(Unanswered):
@@ -52,9 +56,18 @@ class ReadmitRefused(Unanswered):
 class GatewayBackend:
     """See the module docstring; the port is `regions.backend.Backend`."""
 
-    def __init__(self, spec: GatewaySpec, *, handles: LocalHandles, links: HttpLinks, faults: Faults, directory: Directory) -> None:
+    def __init__(
+        self,
+        spec: GatewaySpec,
+        *,
+        handles: LocalHandles,
+        links: HttpLinks,
+        faults: Faults,
+        directory: Directory,
+        silent_ms: Callable[[str], int],
+    ) -> None:
         self._spec, self._handles, self._links = spec, handles, links
-        self._faults, self._directory = faults, directory
+        self._faults, self._directory, self._silent_ms = faults, directory, silent_ms
         self._boards: dict[str, BoardInfo] = {}
         self._tops: dict[str, Answer] = {}
         self._serving = False
@@ -63,7 +76,9 @@ class GatewayBackend:
         self._shard_status: dict[str, dict[str, Any]] = {}
         self._replica_status: dict[str, Any] = {}
         call_s = spec.ack_timeout_ms / 1000 + 2
-        self._routes = {s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s) for s in spec.shards}
+        self._routes = {
+            s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s, on_hold=self._on_hold) for s in spec.shards
+        }
 
     @property
     def region(self) -> str:
@@ -161,6 +176,7 @@ class GatewayBackend:
                 **self._shard_status.get(shard, {}),
                 "known_epoch": epoch,
                 "known_owner": owner,
+                "authority_silent_ms": 0 if owner == self.region else self._silent_ms(shard),
                 "replica": self._replica_status.get(shard, {}),
             }
         return {
@@ -176,6 +192,17 @@ class GatewayBackend:
     async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
         """See the port."""
         return await self._routes[board.shard].submit(board.board_id, submissions, subject)
+
+    def _on_hold(self, shard: str) -> str:
+        """Why writes to a shard wait for a person, or "" while its authority is heard, or where the others promote one of theirs."""
+        owner, silent_ms = self._directory.owner(shard)[1], self._silent_ms(shard)
+        if shard not in self._spec.holding or owner in ("", self.region) or silent_ms < AWAY_MS:
+            return ""
+        heard = format_time(wall_ms() - silent_ms)
+        return (
+            f"{owner} owns {shard} and was last heard at {heard}, {silent_ms / 1000:.1f} s ago; "
+            "writes wait until it returns or an operator fails over, reads go on"
+        )
 
     # -- operating ------------------------------------------------------------------------------------------------
 
@@ -335,6 +362,16 @@ class GatewayBackend:
                 raise ReadmitRefused(f"{shard}: {reply['detail']}", definite=False, reason=reply["code"])
             done[shard] = {"epoch": reply["epoch"], "owner": reply["owner"]}
         return {"readmitted": region, "shards": done}
+
+    async def stall(self, for_ms: int, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        log.warning("%s stalls the store of %s for %s ms", subject, self.region, for_ms)
+        try:
+            await self._faults.stall(for_ms)
+        except (RedisError, OSError, TimeoutError) as error:
+            detail = f"the store of {self.region} does not take the order: {error}"
+            raise Unanswered(detail, code="unavailable", definite=not isinstance(error, TimeoutError)) from error
+        return {"region": self.region, "stalled_ms": for_ms}
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
         """See the port."""

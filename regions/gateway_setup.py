@@ -62,7 +62,7 @@ async def open_gateway(spec: GatewaySpec, handles: LocalHandles) -> ServedGatewa
     await granting.take_over()
     directory = Directory()
     verifier = TokenVerifier(public_keys(spec.public_keys))
-    backend = GatewayBackend(spec, handles=handles, links=links, faults=faults, directory=directory)
+    backend = GatewayBackend(spec, handles=handles, links=links, faults=faults, directory=directory, silent_ms=granting.silent_ms)
     acceptor = Acceptor(
         region=spec.region,
         journals=journals,

@@ -23,6 +23,8 @@ class GatewaySpec(msgspec.Struct, frozen=True, kw_only=True):
     urls: dict[str, str]
     #: Shard -> home region.
     shards: dict[str, str]
+    #: Shards that wait for an operator when their region is lost.
+    holding: list[str]
     public_keys: list[str]
     region_token: str
     max_body_bytes: int

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -69,8 +69,17 @@ class ShardRoute:
     """All writes of this gateway to one shard, joined into few calls."""
 
     def __init__(
-        self, shard: str, region: str, directory: Directory, local: LocalShards, links: HttpLinks, *, call_timeout_s: float
+        self,
+        shard: str,
+        region: str,
+        directory: Directory,
+        local: LocalShards,
+        links: HttpLinks,
+        *,
+        call_timeout_s: float,
+        on_hold: Callable[[str], str] = lambda shard: "",
     ) -> None:
+        self._on_hold = on_hold
         self._shard, self._region, self._directory = shard, region, directory
         self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
         self._queue: deque[_Waiting] = deque()
@@ -157,14 +166,18 @@ class ShardRoute:
             if refusal.owner and refusal.epoch:
                 self._directory.learn(self._shard, refusal.epoch, refusal.owner)
             left = deadline - time.monotonic()
-            if left <= 0 or refusal.code in ("lagging",):
+            if left <= 0 or refusal.code in ("lagging", "no_lease"):
                 break
             if self._directory.owner(self._shard) == (epoch, owner):
                 await self._directory.news(min(left, 0.1))
+        held = self._on_hold(self._shard)
         for waiting in batch:
             if not waiting.done.done():
                 code = refusal.code if refusal.definite and not waiting.sent else "unknown"
-                waiting.done.set_exception(_refusal(refusal.detail, code, refusal.epoch, refusal.owner))
+                if held and code == "no_authority":
+                    code = "hold"
+                detail = f"{refusal.detail}; {held}" if held else refusal.detail
+                waiting.done.set_exception(_refusal(detail, code, refusal.epoch, refusal.owner))
 
     def _settle(self, batch: list[_Waiting], replies: list[list[SubmitResult] | WireError]) -> tuple[list[_Waiting], NoAuthority | None]:
         """Answer what was answered; what found no authority stays for another try."""

@@ -64,6 +64,7 @@ def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewayS
         own_link=links.own_link,
         urls={name: f"http://{r.host}:{r.port}" for name, r in config.regions.items()},
         shards={name: shard.home for name, shard in config.shards.items()},
+        holding=[name for name, shard in config.shards.items() if shard.on_region_loss == "hold"],
         public_keys=[(data_dir / "keys" / "cluster.pub").read_text()],
         region_token=links.token,
         max_body_bytes=config.limits.max_body_bytes,

@@ -23,6 +23,7 @@ from journal.ports import Position
 from regions import problems
 from regions.answering import Edge, Headers, Reply, game_of, json_reply
 from regions.problems import ProblemError
+from regions.tokens import Scope
 
 _TIMES = ("achieved_at", "submitted_at")
 #: Fields of match contributions, which no board of this version takes.
@@ -31,6 +32,11 @@ _CONTRIBUTION = ("match_id", "revision", "points", "rule_version")
 _ECHO_CHARS = 128
 
 _WORDS = {outcome.value: outcome.name.lower() for outcome in Outcome}
+#: The service's own game: canaries of drills are on its boards, and operators send them.
+OWN_GAME = "laurel"
+_WRITERS: tuple[Scope, ...] = ("game-server",)
+_WRITERS_OF_OURS: tuple[Scope, ...] = ("game-server", "operator")
+
 _INVALID, _UNKNOWN, _CONFLICT = int(Outcome.INVALID), int(Outcome.UNKNOWN), int(Outcome.CONFLICT)
 
 
@@ -227,7 +233,8 @@ def _events(document: dict[str, Any], max_events: int) -> list[Any]:
 async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
     """`POST /v1/boards/{board}/events`. Raises for all that concerns the request as a whole; then nothing was applied."""
     check_board_id(board_id)
-    claims = edge.admitted(request, ("game-server",), game_of(board_id))
+    game = game_of(board_id)
+    claims = edge.admitted(request, _WRITERS_OF_OURS if game == OWN_GAME else _WRITERS, game)
     board = edge.known_board(board_id)
     include = read_query(request, ("include",)).get("include")
     if include not in (None, "rank"):
@@ -268,7 +275,7 @@ def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: 
         "shard": shard,
         "epoch": word.epoch,
         "offset": word.offset,
-        "acked": "quorum",
+        "acked": "local" if word.alone else "quorum",
         "visible_by": f"s{word.visible_by}" if word.visible_by else None,
     }
 

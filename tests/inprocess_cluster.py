@@ -327,7 +327,7 @@ class Cluster:
 
     async def force(self, to: str, expect: tuple[int, str] | None = None) -> dict[str, Any]:
         """An operator's forced failover."""
-        return await self.regions[to].actor.activate("forced", "operator", expect, timeout_s=3.0)
+        return await self.regions[to].actor.moving.activate("forced", "operator", expect, timeout_s=3.0)
 
     async def check(self, *, missing: Mapping[str, str] | None = None) -> dict[Identity, Applied]:
         """Wait until all regions but the `missing` (with the reason) agree, then hold everything against the invariants."""

@@ -205,7 +205,7 @@ class Region:
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         running = self._newest()
-        offset: int | None = await self._alive(running, running.actor.drain(epoch, to, asked_by))
+        offset: int | None = await self._alive(running, running.actor.moving.drain(epoch, to, asked_by))
         return offset
 
     async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:

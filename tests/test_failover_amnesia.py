@@ -101,7 +101,7 @@ def test_a_follower_whose_store_lost_data_neither_votes_nor_counts_until_readmit
         assert (outcome["ok"], outcome["code"]) == (False, "amnesiac" if how == "an earlier copy" else outcome["code"])
         c.come_back("eu")
         owner = await c.authority("eu", above=1)
-        answer = await c[owner].actor.readmit("ap", "operator")
+        answer = await c[owner].actor.moving.readmit("ap", "operator")
         assert answer["ok"], answer
         await c.write(2, through="ap")
         await c.check()
@@ -131,11 +131,11 @@ def test_a_readmission_that_is_interrupted_can_be_done_again(tmp_path: Path) -> 
         c["ap"].swap(copy)
         await until(partial(known_amnesiac, c, "eu", "ap"), "found amnesiac")
         c.stop("us")
-        answer = await c["eu"].actor.readmit("ap", "operator")
+        answer = await c["eu"].actor.moving.readmit("ap", "operator")
         assert not answer["ok"], answer
         c.come_back("us")
         owner = await c.authority()
-        assert (await c[owner].actor.readmit("ap", "operator"))["ok"]
+        assert (await c[owner].actor.moving.readmit("ap", "operator"))["ok"]
         await c.write(2, through="ap")
         await c.check()
 
@@ -155,7 +155,7 @@ def test_a_readmission_never_empties_a_store_that_the_committed_entries_rest_on(
         await c.write(5)
         await until(lambda: c["ap"].log.committed == c["eu"].log.tail.offset, "committed by eu and ap")
         tail = c["ap"].log.tail
-        answer = await c["eu"].actor.readmit("ap", "operator")
+        answer = await c["eu"].actor.moving.readmit("ap", "operator")
         assert not answer["ok"] and c["ap"].log.tail >= tail, answer
         c.heal()
         await c.authority("eu")
@@ -188,10 +188,10 @@ def test_an_owner_that_restarts_on_a_store_that_lost_data_does_not_serve(tmp_pat
         assert [c[name].log.status().fence for name in ("us", "ap")] == fences
         assert (await c.force("us"))["ok"]
         await c.write(3, through="ap")
-        assert (await c["us"].actor.readmit("eu", "operator"))["ok"]
+        assert (await c["us"].actor.moving.readmit("eu", "operator"))["ok"]
         await c.write(3, through="ap")
         await c.check()
-        assert (await c["eu"].actor.handover("operator"))["ok"]
+        assert (await c["eu"].actor.moving.handover("operator"))["ok"]
         await c.write(3, through="us")
         await c.check()
 
@@ -213,7 +213,7 @@ def test_a_running_owner_whose_store_is_exchanged_steps_down_and_is_found_amnesi
         await until(lambda: c["eu"].role is Role.AMNESIAC, lambda: f"found amnesiac: {c.told()}")
         assert (await c.force("us"))["ok"]
         await c.write(3, through="ap")
-        assert (await c["us"].actor.readmit("eu", "operator"))["ok"]
+        assert (await c["us"].actor.moving.readmit("eu", "operator"))["ok"]
         await c.check()
 
     tell(tmp_path, story)
@@ -250,7 +250,7 @@ def test_a_coordinator_that_finds_amnesia_and_dies_does_not_hide_it_from_the_nex
         assert not outcome["ok"] and outcome["code"] == "no_majority", (outcome, c.told())
         c.come_back("us")
         await c.authority("us", above=2)
-        assert (await c["us"].actor.readmit("ap", "operator"))["ok"]
+        assert (await c["us"].actor.moving.readmit("ap", "operator"))["ok"]
         await c.write(2)
         await c.check()
 

@@ -19,7 +19,7 @@ def test_a_lost_region_is_replaced_by_the_first_of_the_others_within_its_detecti
         c.stop("eu")
         lost = time.monotonic()
         await until(lambda: c.authorities() == ["us"], c.told)
-        assert DETECTION_MS * 0.7 <= (time.monotonic() - lost) * 1000, "not before the region was silent for so long"
+        assert (time.monotonic() - lost) * 1000 >= DETECTION_MS * 0.7, "not before the region was silent for so long"
         await c.write(3, through="ap")
         c.come_back("eu")
         await c.check()

@@ -38,7 +38,7 @@ def test_a_planned_handover_under_load_loses_no_event_and_leaves_none_unknown(tm
         load = asyncio.ensure_future(c.load(over))
         for target in ("us", "ap", "eu"):
             await loaded(c)
-            outcome = await c[target].actor.handover("operator")
+            outcome = await c[target].actor.moving.handover("operator")
             assert outcome["ok"], outcome
         await loaded(c)
         over.set()
@@ -64,7 +64,7 @@ def test_a_drained_owner_refuses_and_a_lost_drain_reply_leaves_no_dead_shard(tmp
         await c.authority("eu")
         await c.write(3)
         c.wires["eu", "us"].lost.add("drain reply")
-        asked = asyncio.ensure_future(c["us"].actor.handover("operator"))
+        asked = asyncio.ensure_future(c["us"].actor.moving.handover("operator"))
         await until(lambda: c["eu"].role is Role.DRAINED, "drained")
         refused = c.event()
         await c.send("eu", refused, direct=True)
@@ -87,11 +87,11 @@ def test_a_handover_whose_drain_reply_was_lost_can_be_asked_for_again(tmp_path: 
         await c.authority("eu")
         await c.write(3)
         c.wires["eu", "us"].lost.add("drain reply")
-        asked = asyncio.ensure_future(c["us"].actor.handover("operator"))
+        asked = asyncio.ensure_future(c["us"].actor.moving.handover("operator"))
         await until(lambda: c["eu"].role is Role.DRAINED, "drained")
         asked.cancel()
         c.heal()
-        outcome = await c["us"].actor.handover("operator")
+        outcome = await c["us"].actor.moving.handover("operator")
         assert outcome["ok"], outcome
         await c.write(2, through="ap")
         await c.check()
@@ -112,7 +112,7 @@ def test_a_handover_interrupted_at_any_message_ends_with_one_authority(tmp_path:
         await loaded(c)
         for other in ("eu", "ap"):
             c.wires["us", other].lost.add(lost)
-        asked = asyncio.ensure_future(c["us"].actor.handover("operator"))
+        asked = asyncio.ensure_future(c["us"].actor.moving.handover("operator"))
         done, _ = await asyncio.wait([asked], timeout=0.8)
         if lost == "fetch":
             assert done and asked.result()["ok"]
@@ -139,7 +139,7 @@ def test_a_target_that_dies_after_the_drain_leaves_the_owner_to_activate_again(t
         c["us"].door.blocked.add("append")
         for other in ("eu", "ap"):
             c.wires["us", other].lost.add("seal")
-        asked = asyncio.ensure_future(c["us"].actor.handover("operator"))
+        asked = asyncio.ensure_future(c["us"].actor.moving.handover("operator"))
         await until(lambda: c["eu"].role is Role.DRAINED, "drained")
         c.stop("us")
         asked.cancel()
@@ -163,7 +163,7 @@ def test_a_drain_that_is_deposed_answers_that_it_did_not_finish(tmp_path: Path) 
         await c.check()
         for other in ("us", "ap"):
             c.wires["eu", other].lost.add("append")
-        draining = asyncio.ensure_future(c["eu"].actor.drain(1, "us", "operator"))
+        draining = asyncio.ensure_future(c["eu"].actor.moving.drain(1, "us", "operator"))
         await until(lambda: c["eu"].log.tail.offset > c["eu"].log.committed, "its record is appended")
         assert (await c.force("ap"))["ok"]
         assert await draining is None

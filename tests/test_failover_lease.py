@@ -1,5 +1,7 @@
 """The lease of a `local` shard: how long the holder counts it, how long a granter honours it, and when an answer may leave. Pure."""
 
+import itertools
+
 import pytest
 
 from failover.acknowledging import Acknowledging
@@ -66,7 +68,7 @@ def test_an_answer_to_a_renewal_that_is_older_than_the_newest_does_not_shorten_t
 def test_renewals_leave_three_times_a_lease() -> None:
     lease, numbers = begun()
     sent = [now for now in range(0, 2000, 25) if lease.renewals(now, numbers)]
-    assert [b - a for a, b in zip(sent, sent[1:], strict=False)] == [350] * (len(sent) - 1)
+    assert [b - a for a, b in itertools.pairwise(sent)] == [350] * (len(sent) - 1)
 
 
 def test_a_holder_whose_loop_stood_still_lets_go_of_what_was_granted_before() -> None:

@@ -9,6 +9,7 @@ from inprocess_cluster import SHARD, TIMING, Cluster, tell, until
 from inprocess_region import Door
 from watched_log import Sent
 
+from boards.model import Outcome
 from failover.lease import promise_ms
 from journal.ports import Refused, Seal
 from journal.records import Scored, open_entry
@@ -32,7 +33,7 @@ def tell_local(path: Path, story: Callable[[Cluster], Awaitable[None]]) -> None:
 
 
 async def leased(c: Cluster, name: str) -> None:
-    await until(lambda: c[name].actor.waiters.leased(), f"{name} holds a lease")
+    await until(lambda: bool(c[name].actor.waiters.leased()), f"{name} holds a lease")
 
 
 async def alone(c: Cluster) -> Sent:
@@ -85,7 +86,7 @@ def test_what_was_acknowledged_alone_is_orphaned_by_a_failover_and_then_salvaged
         await c.authority("us")
         await until(lambda: sent.event_id in orphaned(c, "eu") and sent.event_id in held(c, "us"), "salvaged")
         again = await c.send("us", sent)
-        assert [r.outcome.name for r in again] == ["DUPLICATE"]
+        assert [r.outcome for r in again] == [Outcome.DUPLICATE]
 
     tell_local(tmp_path, story)
 
@@ -109,7 +110,7 @@ def test_a_failover_that_reaches_the_old_owners_store_loses_nothing(tmp_path: Pa
 def test_a_planned_handover_gives_the_lease_up_and_does_not_wait_for_its_end(tmp_path: Path) -> None:
     async def story(c: Cluster) -> None:
         began = time.monotonic()
-        assert (await c["us"].actor.handover("operator"))["ok"]
+        assert (await c["us"].actor.moving.handover("operator"))["ok"]
         assert (time.monotonic() - began) * 1000 < LEASE_MS / 2
         assert not c["eu"].actor.waiters.leased()
         await leased(c, "us")
