@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actors.messages import BoardExists, NoAuthority, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
+from actors.messages import BoardExists, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.ports import Links, ShardSpec
 from boards.model import BoardRules, Submission
 from boards.numbers import format_value
@@ -104,7 +104,7 @@ class Salvaging:
         """Whether nothing is open any more."""
         try:
             seen, outcomes = await self.resubmit(timeout_s=10.0)
-        except JournalUnavailable as error:
+        except (JournalUnavailable, NotServing) as error:
             log.warning("%s: %s", self._spec.shard, error)
             return False
         except msgspec.DecodeError as error:
@@ -141,13 +141,13 @@ class Salvaging:
         return Finding("done", "exists") if board.there else self._told.get(board.place, Finding("open"))
 
     async def listed(self, limit: int) -> dict[str, Any]:
-        """All counts by entry, and the first `limit` boards and events."""
-        seen = await self.look()
+        """All counts by entry, and the first `limit` boards and events. Until `caught_up`, some may only not be back yet."""
+        caught_up, seen = await self._is_caught_up(), await self.look()
         items = [*(self._board_item(seen, board) for board in seen.orphans.boards)]
         items += [self._event_item(seen, event) for event in seen.orphans.events[: max(0, limit - len(items))]]
         items.sort(key=lambda item: (item["epoch"], item["offset"], item["record"]))
         total = len(seen.orphans.boards) + len(seen.orphans.events)
-        return {"total": total, "entries": msgspec.to_builtins(seen.counts()), "orphans": items[:limit]}
+        return {"caught_up": caught_up, "total": total, "entries": msgspec.to_builtins(seen.counts()), "orphans": items[:limit]}
 
     def _board_item(self, seen: Seen, board: OrphanBoard) -> dict[str, Any]:
         return self._item(seen, board.place, "board", board.board_id, board.subject, board.there)
@@ -183,15 +183,15 @@ class Salvaging:
     async def resubmit(self, timeout_s: float, *, afresh: bool = False) -> tuple[Seen, dict[str, int]]:
         """Send again what is open, until nothing is, or the time is over; what is known then, and how often each outcome was answered.
 
-        `afresh` also sends what was refused before. Raises JournalUnavailable, `msgspec.DecodeError`.
+        `afresh` also sends what was refused before. Raises NotServing (nothing was sent: this region is still catching up),
+        JournalUnavailable, `msgspec.DecodeError`.
         """
         deadline, pause_s = time.monotonic() + timeout_s, RETRY_S
         outcomes: Counter[str] = Counter()
         async with self._one:
             if afresh:
                 self._told.clear()
-            # A ledger that is still being folded knows neither boards nor identities.
-            await self._folded((await self._journal.status()).committed, deadline)
+            await self._caught_up(deadline)
             while True:
                 seen = await self.look()
                 if not (seen.events() or seen.boards()) or time.monotonic() >= deadline:
@@ -202,6 +202,22 @@ class Salvaging:
                 else:
                     await asyncio.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
                     pause_s = min(RETRY_MAX_S, pause_s * 2)
+
+    async def _caught_up(self, deadline: float) -> None:
+        """Wait until the ledger holds the beginning of the epoch that this store is promised to, and all that is committed here.
+
+        Before that it may know neither boards nor identities, and a store that was begun anew, whose orphans are its whole
+        journal, would have all of it sent again.
+        """
+        while not await self._is_caught_up():
+            if time.monotonic() >= deadline:
+                raise NotServing(f"{self._spec.region} is still catching up with {self._spec.shard}: nothing was done")
+            await asyncio.sleep(POLL_S)
+
+    async def _is_caught_up(self) -> bool:
+        status = await self._journal.status()
+        newest, applied = status.newest, self._ledger.applied.offset
+        return newest is not None and newest.epoch == status.fence and newest.first_offset <= status.committed <= applied
 
     async def _folded(self, offset: int, deadline: float) -> None:
         while self._ledger.applied.offset < offset and time.monotonic() < deadline:
@@ -269,9 +285,10 @@ class Salvaging:
         """Delete this region's orphans of `epoch`, after the lineage has recorded who did it, why, and what they were.
 
         Asked again, there is nothing left to record. When the audit record's fate is unknown nothing is deleted, and asking
-        again records it once more. Raises NoAuthority, JournalUnavailable.
+        again records it once more. Raises NotServing (nothing was done), NoAuthority, JournalUnavailable.
         """
         async with self._one:
+            await self._caught_up(time.monotonic() + FOLD_S)  # till then more looks orphaned than is
             batches = [batch for batch in await self._journal.orphans() if batch.epoch == epoch]
             if not batches:
                 return {"epoch": epoch, "entries": 0, "events": 0}

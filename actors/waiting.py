@@ -39,21 +39,24 @@ class CommitWaiters:
         """Whether an answer that rests on `offset` may leave now."""
         return self._acknowledging.may_answer(offset, self._now_ms())
 
-    async def wait(self, offset: int, timeout_s: float) -> None:
-        """Return when an answer that rests on `offset` may leave, at once.
+    async def wait(self, offset: int, timeout_s: float, *, committed: bool = False) -> None:
+        """Return when an answer that rests on `offset` may leave, at once; with `committed`, when it is committed, lease or not.
 
         Raises `Deposed`, or `TimeoutError` (it may still be committed later).
         """
-        if self.may_answer(offset):
+        if self._passes(offset, committed):
             return
         async with asyncio.timeout(timeout_s):
             # What the own store alone holds is let go while the lease is valid; where it ran out just then, the commit decides.
-            while not self.may_answer(offset):
+            while not self._passes(offset, committed):
                 if self._acknowledging.deposed:
                     raise Deposed("the authority stepped down")
                 future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 heapq.heappush(self._heap, (offset, next(self._number), future))
                 await future
+
+    def _passes(self, offset: int, committed: bool) -> bool:
+        return self.committed >= offset if committed else self.may_answer(offset)
 
     def leased(self) -> bool:
         """`local` only: whether an append that is sent now may be acknowledged by the own store alone."""

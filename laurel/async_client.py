@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception_type
 
-from laurel import models
+from laurel import models, orphan_calls
 from laurel.models import Among, AtLeast, Board, Call, Event, EventLike, EventResult, Number, Page, Places, PlayerPlace, SubmitReply
 from laurel.transport import PROBE_TIMEOUT_S, PROBES, Again, Attempts, Directory, Policy, Region, direct_mounts, headers_of
 
@@ -227,6 +227,22 @@ class AsyncLaurelClient:
     ) -> dict[str, Any]:
         """Fault switch for drills: `drop`, `delay` or `clear` what `region` sends to `peer` (`out`), takes from it (`in`), or both."""
         return await self._run(models.set_link(region, peer, direction, mode, delay_ms, for_ms))
+
+    async def orphans(self, *, region: str, shard: str | None = None, limit: int = 1000) -> dict[str, Any]:
+        """What a region keeps of deposed authorities' entries, by shard: counts, and the first `limit` orphans. Scope operator."""
+        return await self._run(orphan_calls.listed(region, shard, limit))
+
+    async def resubmit_orphans(self, *, region: str, shard: str | None = None) -> dict[str, Any]:
+        """Have a region send its open orphans through the write path again, with their own event ids. Scope operator."""
+        return await self._run(orphan_calls.resubmit(region, shard))
+
+    async def sign_off_orphans(self, *, region: str, shard: str, epoch: int, why: str) -> dict[str, Any]:
+        """Delete a region's orphans of one epoch, once it is recorded who did it and why. Scope operator.
+
+        Raises:
+            OutcomeUnknown: they may be gone. Look at `orphans()` before you ask again.
+        """
+        return await self._run(orphan_calls.sign_off(region, shard, epoch, why))
 
     async def _run(self, call: Call[T]) -> T:
         attempts = Attempts(call=call, policy=self._policy, directory=self._directory)

@@ -18,6 +18,7 @@ except ImportError:
     raise SystemExit(2) from None
 
 from laurel.commands import CommandError, add_client_commands  # noqa: E402  # it needs typer too
+from laurel.orphan_commands import add_orphan_commands  # noqa: E402
 
 ENTRY_POINT_GROUP = "laurel.commands"
 
@@ -163,6 +164,7 @@ def _laurel(
 
 
 add_client_commands(app)
+add_orphan_commands(app)
 
 
 def main() -> None:

@@ -198,7 +198,7 @@ class Fold:
         self.changes = Changes(state.applied)
 
     def entry(self, epoch: int, offset: int, records: Sequence[Record]) -> None:
-        """Fold one entry; `EpochStarted` and `HandedOver` change nothing in a ledger."""
+        """Fold one entry; `EpochStarted`, `HandedOver` and `Audited` change nothing in a ledger."""
         published: list[Published] = []
         for record in records:
             if type(record) is Scored:

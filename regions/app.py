@@ -258,11 +258,11 @@ def make_api(edge: Edge) -> FastAPI:
     )  # fmt: skip
     _route(
         api, "POST", "/v1/admin/orphans/resubmit", plain(orphans_api.resubmit), "Send this region's orphans through the write path again",
-        (*change, "unknown_shard", "unavailable"), body=_object((), shard=_TEXT),
+        (*change, "unknown_shard", "not_serving", "unavailable"), body=_object((), shard=_TEXT),
     )  # fmt: skip
     _route(
         api, "POST", "/v1/admin/orphans/sign-off", plain(orphans_api.sign_off), "Delete this region's orphans of an epoch, for good",
-        (*change, "unknown_shard", "no_authority", "unavailable"), body=_SIGN_OFF,
+        (*change, "unknown_shard", "not_serving", "no_authority", "unavailable"), body=_SIGN_OFF,
     )  # fmt: skip
     drills = drill_api.Drills(edge)
     _route(

@@ -6,6 +6,7 @@ its own expiry. Every process of the region reads it each 100 ms. It touches no 
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Literal
 
 import msgspec
@@ -74,7 +75,8 @@ class Faults:
 
     async def stall(self, for_ms: int) -> None:
         """Have the region's store answer nobody for so long; it goes on by itself. Raises RedisError or TimeoutError."""
-        await asyncio.wait_for(self._client.execute_command("CLIENT", "PAUSE", for_ms, "ALL"), 1.0)
+        paused: Awaitable[object] = self._client.execute_command("CLIENT", "PAUSE", for_ms, "ALL")  # type: ignore[no-untyped-call]
+        await asyncio.wait_for(paused, 1.0)
 
     @property
     def table(self) -> FaultTable:

@@ -176,6 +176,7 @@ class GatewayBackend:
                 **self._shard_status.get(shard, {}),
                 "known_epoch": epoch,
                 "known_owner": owner,
+                "on_region_loss": "hold" if shard in self._spec.holding else "promote",
                 "authority_silent_ms": 0 if owner == self.region else self._silent_ms(shard),
                 "replica": self._replica_status.get(shard, {}),
             }

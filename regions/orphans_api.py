@@ -18,7 +18,7 @@ async def listed(edge: Edge, request: Request) -> Reply:
     """`GET /v1/admin/orphans?shard=&limit=`: for each shard counts by entry, and its first orphans with their state.
 
     `state`: `done` (the lineage has it, `outcome` says how), `open` (it can be sent again), `held`, or `operator`
-    (sending it again would change nothing; `code` says why).
+    (sending it again would change nothing; `code` says why). Until `caught_up`, some may only not be back in the log yet.
     """
     edge.admitted(request, OPERATOR, "*")
     query = read_query(request, ("shard", "limit"))

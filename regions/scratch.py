@@ -66,9 +66,9 @@ def place(data_dir: Path, *, hosts: Mapping[str, str] | None = None, changes: Ma
     raw = config.model_dump(mode="json", exclude_none=True) | dict(changes or {})
     for name, host in (hosts or {}).items():
         raw["regions"][name]["host"] = raw["regions"][name]["link"]["host"] = host
-    config = ClusterConfig.model_validate(raw)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = data_dir / "cluster.yaml"
     path.write_text(yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), "utf-8")
+    config = load_cluster(path)
     make_keys(data_dir, list(config.regions))
     return Scratch(config=config, path=path, data_dir=data_dir)

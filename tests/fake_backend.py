@@ -4,6 +4,7 @@ Generations come into being only by `publish`, and time only moves when a test m
 """
 
 import base64
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from actors.messages import (
     BadCursor,
     BoardExists,
     BoardInfo,
+    Busy,
     GenerationGone,
     Nearby,
     NoAuthority,
@@ -81,6 +83,12 @@ class FakeBackend:
         self.failovers: list[tuple[FailoverRequest, str]] = []
         self.readmitted: list[tuple[str, str]] = []
         self.links: list[tuple[LinkRequest, str]] = []
+        self.stalls: list[tuple[int, str]] = []
+        self.audit_log: list[dict[str, Any]] = []
+        #: By shard, as `actors.salvaging.Salvaging.listed` tells it.
+        self.orphaned: dict[str, dict[str, Any]] = {"eu-west/0": {"caught_up": True, "total": 0, "entries": [], "orphans": []}}
+        self.resubmitted: list[tuple[str | None, str]] = []
+        self.signed_off: list[tuple[str, int, str, str]] = []
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -241,6 +249,43 @@ class FakeBackend:
             raise Unanswered(f"{region} owns eu-west/0", code="readmit_refused", definite=True)
         self.readmitted.append((region, subject))
         return {"readmitted": region, "shards": {"eu-west/0": {"epoch": EPOCH + 1, "owner": self.region}}}
+
+    async def audit(self, what: str, detail: dict[str, Any], shard: str | None, unless_open: str | None, *, subject: str) -> dict[str, Any]:
+        (at,) = self._shards(shard or "eu-west/0")
+        if unless_open and any(record["what"] == f"{unless_open}.began" for record in self.audit_log):
+            raise Busy("a drill is running", drill="d-1", retry_after_ms=5000)
+        self.offset += 1
+        record = {"shard": at, "epoch": EPOCH, "offset": self.offset, "what": what, "asked_by": subject, "at_ms": self.clock_ms}
+        self.audit_log.append({**record, "detail": detail})
+        return {"shard": at, "epoch": EPOCH, "offset": self.offset}
+
+    async def audits(self, what: str, limit: int, shard: str | None) -> list[dict[str, Any]]:
+        shards = self._shards(shard)
+        found = [dict(record) for record in reversed(self.audit_log) if record["shard"] in shards and record["what"].startswith(what)]
+        return found[:limit]
+
+    async def orphans(self, shard: str | None, limit: int) -> dict[str, dict[str, Any]]:
+        found = {at: copy.deepcopy(self.orphaned[at]) for at in self._shards(shard)}
+        return {at: {**told, "orphans": told["orphans"][:limit]} for at, told in found.items()}
+
+    async def resubmit_orphans(self, shard: str | None, *, subject: str) -> dict[str, dict[str, Any]]:
+        shards = self._shards(shard)
+        self.resubmitted.append((shard, subject))
+        return {at: {"outcomes": {"applied": 1}, "entries": []} for at in shards}
+
+    async def sign_off_orphans(self, shard: str, epoch: int, why: str, *, subject: str) -> dict[str, Any]:
+        self._shards(shard)
+        self.signed_off.append((shard, epoch, why, subject))
+        return {"epoch": epoch, "entries": 1, "events": 1, "why": why, "recorded": {"epoch": EPOCH, "offset": self.offset + 1}}
+
+    def _shards(self, shard: str | None) -> list[str]:
+        if shard not in (None, *self.orphaned):
+            raise Unanswered(f"there is no shard {shard}", code="unknown_shard", field="shard", allowed=", ".join(self.orphaned))
+        return list(self.orphaned) if shard is None else [shard]
+
+    async def stall(self, for_ms: int, *, subject: str) -> dict[str, Any]:
+        self.stalls.append((for_ms, subject))
+        return {"region": self.region, "stalled_ms": for_ms}
 
     async def set_link(self, request: LinkRequest, *, subject: str) -> dict[str, Any]:
         self.links.append((request, subject))

@@ -515,7 +515,9 @@ def test_openapi_covers_every_call_and_docs_are_served(world: World) -> None:
     assert set(document["paths"]) == {
         "/v1/boards", "/v1/boards/{board}", "/v1/boards/{board}/top", "/v1/boards/{board}/players/{player}", "/v1/boards/{board}/ranks",
         "/v1/boards/{board}/events", "/v1/status", "/healthz", "/readyz", "/v1/admin/boards", "/v1/admin/failover", "/v1/admin/links",
-        "/v1/admin/regions/{name}/readmit",
+        "/v1/admin/regions/{name}/readmit", "/v1/admin/audit",
+        "/v1/admin/orphans", "/v1/admin/orphans/resubmit", "/v1/admin/orphans/sign-off",
+        "/v1/admin/drills", "/v1/admin/drills/{drill}", "/v1/admin/stall",
     }  # fmt: skip
     top = document["paths"]["/v1/boards/{board}/top"]["get"]
     assert {parameter["name"] for parameter in top["parameters"]} == {"board", "limit", "cursor", "generation", "at_least"}
