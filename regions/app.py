@@ -242,7 +242,7 @@ def make_api(edge: Edge) -> FastAPI:
     )  # fmt: skip
     _route(
         api, "POST", "/v1/admin/links", plain(admin_api.set_link), "Drop or delay what this region exchanges with a peer, for drills",
-        (*change, "unknown_region"), body=_LINK,
+        (*change, "unknown_region", "unavailable"), body=_LINK,
     )  # fmt: skip
     _route(
         api, "POST", "/v1/admin/audit", plain(audit_api.write), "Record what an operator did",

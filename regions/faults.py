@@ -53,6 +53,7 @@ class Faults:
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         self._client = client
         self._table = FaultTable()
+        self._setting = asyncio.Lock()
 
     async def run(self) -> None:
         """Read the table for ever."""
@@ -65,11 +66,16 @@ class Faults:
             await asyncio.sleep(POLL_S)
 
     async def set(self, peer: str, direction: str, fault: Fault | None) -> FaultTable:
-        """Change the table for every process of the region; returns when they have had time to read it."""
-        raw = await self._client.get(KEY)
-        table = changed(msgspec.json.decode(raw, type=FaultTable) if raw else FaultTable(), peer, direction, fault)
-        await self._client.set(KEY, msgspec.json.encode(table))
-        self._table = table
+        """Change the table for every process of the region; returns when they have had time to read it.
+
+        Only the gateway sets it, and one setting at a time: none undoes another. Raises RedisError or OSError when the store does
+        not answer; the table may be changed then.
+        """
+        async with self._setting:
+            raw = await self._client.get(KEY)
+            table = changed(msgspec.json.decode(raw, type=FaultTable) if raw else FaultTable(), peer, direction, fault)
+            await self._client.set(KEY, msgspec.json.encode(table))
+            self._table = table
         await asyncio.sleep(2 * POLL_S)
         return table
 

@@ -381,7 +381,11 @@ class GatewayBackend:
         until = wall_ms() + request.for_ms if request.for_ms else 0
         fault = None if request.mode == "clear" else Fault(mode=request.mode, delay_ms=request.delay_ms, until_ms=until)
         log.warning("%s sets the link to %s %s: %s", subject, request.peer, request.direction, request.mode)
-        table = await self._faults.set(request.peer, request.direction, fault)
+        try:
+            table = await self._faults.set(request.peer, request.direction, fault)
+        except (RedisError, OSError) as error:
+            detail = f"the store of {self.region}, which keeps the switch, does not answer: {error}"
+            raise Unanswered(detail, code="unavailable", definite=False) from error
         return {"region": self.region, "links": msgspec.to_builtins(table)}
 
 
