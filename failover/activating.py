@@ -6,7 +6,7 @@ from failover import events as e
 from failover.activation import NotNow, evaluate, in_doubt
 from failover.down import failed, learn, superseded
 from failover.events import Role
-from failover.lease import Lease, needed
+from failover.lease import Lease, needed, promise_ms
 from failover.logs import last_common, later, majority, most_advanced, newest_started, of_members, remembered
 from failover.replication import PeerProgress, Replication
 from failover.state import Attempt, ShardState
@@ -37,7 +37,9 @@ def look_at_answers(state: ShardState, now: int, jitter: float) -> list[e.Action
         return []
     if again := [r for r, at in trying.again_ms.items() if now >= at]:
         trying.again_ms = {r: at for r, at in trying.again_ms.items() if r not in again}
-        return [_send_seal(state, tuple(again))]
+        # Whoever did not answer may by now; the old owner's store above all.
+        silent, trying.silent = tuple(r for r in trying.silent if r not in again), set()
+        return [_send_seal(state, (*again, *silent))]
     sealing = state.role is Role.SEALING
     got = trying.grants if sealing else trying.answers
     asked = trying.plan.asked if sealing and trying.plan is not None else state.regions
@@ -168,7 +170,9 @@ def seal_answered(state: ShardState, event: e.SealAnswered) -> list[e.Action]:
             if event.region == state.region and trying.held_back:
                 others, trying.held_back = trying.held_back, ()
                 return [_send_seal(state, others)]
-        case Refused(reason="leased", wait_ms=wait_ms):
+        case Refused(reason="leased", status=status, wait_ms=wait_ms):
+            if event.now_ms + wait_ms > trying.phases["seal"] + 2 * promise_ms(status.lease_ms):
+                return failed(state, event.now_ms, 0.5, "leased", f"{event.region} has promised the owner not to seal, again and again")
             state.why = f"waiting {wait_ms} ms until {event.region} may seal: the owner's lease"
             trying.again_ms[event.region] = event.now_ms + wait_ms + 1
             trying.began_ms = max(trying.began_ms, event.now_ms + wait_ms)

@@ -15,6 +15,8 @@ DRIFT = 0.1
 RENEWALS = 3
 #: A holder that has not looked at its clock for this part of the lease lets all earlier renewals go.
 STALL = 4
+#: How long a region that waits to seal is waited for once the promise is over.
+TURN_MS = 1000
 
 
 def promise_ms(lease_ms: int) -> int:
@@ -92,6 +94,8 @@ class Promises:
 
     #: Holder's region -> (attempt, end of the promise by this clock).
     _held: dict[str, tuple[str, int]] = field(default_factory=dict)
+    #: Region that waits to seal here, and until when nothing is promised to others for its sake.
+    _wanted: tuple[str, int] = ("", 0)
 
     def taken_over(self, holder: str, attempt: str, lease_ms: int, now_ms: int) -> None:
         """Begin as the region's new acceptor: its store's fence is granted to (`holder`, `attempt`)."""
@@ -102,6 +106,18 @@ class Promises:
         """The store has found a renewal good that was received at `received_ms`."""
         until = received_ms + promise_ms(lease_ms)
         self._held[holder] = (attempt, max(until, self._held.get(holder, ("", 0))[1]))
+
+    def wanted(self, target: str, now_ms: int) -> None:
+        """A Seal for `target`, good but for a promise, was refused: until it has had its turn, no promise is made longer.
+
+        Else an authority that is heard here, but hears nobody, would keep every Seal out for ever without holding a lease.
+        """
+        self._wanted = (target, now_ms + self.left_ms(target, now_ms) + TURN_MS)
+
+    def may_renew(self, holder: str, now_ms: int) -> bool:
+        """Whether a promise to `holder` may be made or made longer now."""
+        target, until = self._wanted
+        return now_ms >= until or holder == target
 
     def given_up(self, holder: str, attempt: str) -> None:
         """The holder has said that it acknowledges nothing any more under this attempt."""

@@ -171,7 +171,8 @@ Reason = Literal[
     "stale_config",  # the sender's config version is older than the newest started epoch's
     "not_admitted",  # this store has no incarnation token
     "amnesiac",  # this store is known to have lost data
-    "leased",  # Seal: the region has promised the present authority not to seal yet; `wait_ms` says how long still
+    "leased",  # Seal: the region has promised the present authority not to seal yet; `wait_ms` says how long still.
+    # Renew: another region waits to seal here, so no promise is made longer.
     "superseded",  # Renew: another process of the region is its acceptor now
 ]
 

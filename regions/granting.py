@@ -53,7 +53,11 @@ class Granting:
             await self._take(message.shard, shard)
             left = shard.promises.left_ms(message.target, self._now_ms())
             if left > 0:
-                return Refused("leased", await self._journals[message.shard].status(), left)
+                status = await self._journals[message.shard].status()
+                newest = status.newest
+                if message.epoch > status.fence and (newest is None or newest.epoch <= message.from_epoch):
+                    shard.promises.wanted(message.target, self._now_ms())
+                return Refused("leased", status, left)
             return await self._journals[message.shard].seal(message)
 
     async def renew(self, message: Renew) -> Granted | Refused:
@@ -64,6 +68,8 @@ class Granting:
             return Granted(JournalStatus(shard=message.shard))
         async with shard.lock:
             await self._take(message.shard, shard)
+            if not shard.promises.may_renew(message.sender, received_ms):
+                return Refused("leased", await self._journals[message.shard].status())
             answer = await self._journals[message.shard].renew(
                 epoch=message.epoch, attempt=message.attempt, acceptor=self._token, lease_ms=message.lease_ms
             )

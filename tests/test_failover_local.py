@@ -139,6 +139,21 @@ def test_a_holder_that_is_cut_off_refuses_definitely_once_its_lease_is_over(tmp_
     tell_local(tmp_path, story)
 
 
+def test_an_owner_that_is_heard_but_hears_nobody_does_not_keep_the_others_out(tmp_path: Path) -> None:
+    """Its renewals arrive, their answers do not. A drill found that the shard had no authority for as long as that lasted. I10."""
+
+    async def story(c: Cluster) -> None:
+        for other in ("us", "ap"):
+            c.cut(other, "eu", one_way=True)
+        began = time.monotonic()
+        assert (await c.force("us"))["ok"]
+        assert (time.monotonic() - began) * 1000 < promise_ms(LEASE_MS) + 2000
+        c.heal()
+        await c.authority("us")
+
+    tell_local(tmp_path, story)
+
+
 def test_the_owners_own_region_is_sealed_for_at_once_after_a_restart(tmp_path: Path) -> None:
     """The others have promised not to seal for another region; eu's own store stops its last life."""
 
