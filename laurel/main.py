@@ -27,6 +27,8 @@ SERVER_COMMANDS = {
     "up": "Start the regions of a cluster file on this machine, and show them live.",
     "region": "Start one region, or readmit one that lost its data.",
     "token": "Make keys, issue tokens.",
+    "simulate": "Run the whole cluster in one thread from seeds, and check the invariants.",
+    "drill": "Rehearse on a running cluster, or set chaos on a cluster of its own.",
 }
 
 
