@@ -5,42 +5,24 @@ and an event counts only when a majority of the regions holds it.
 """
 
 import os
-import random
 import shutil
-import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import yaml
 
-from regions import process_tree
+from regions import process_tree, scratch
 from regions.launcher import Launcher
-from regions.specs import make_keys
 
 SHARD = "eu-west/0"
 #: A gateway asks its actors for their status this often, with some to spare.
 _STATUS_S = 0.4
-_CONFIG = Path(__file__).resolve().parent.parent / "cluster.yaml"
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def free_ports() -> Iterator[int]:
-    """Loopback ports below those that the kernel gives out by itself: a region that comes back must find its own free."""
-    ports = list(range(20_000, 32_000))
-    random.shuffle(ports)
-    for port in ports:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        yield port
 
 
 class Cluster:
@@ -48,19 +30,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.data_dir = Path(tempfile.mkdtemp(prefix="laurel-bench-"))
-        raw: dict[str, Any] = yaml.safe_load(_CONFIG.read_text("utf-8"))
-        ports = free_ports()
-        for region in raw["regions"].values():
-            region["port"] = next(ports)
-            region["store"] = {"port": next(ports)}
-            region["link"]["port"] = next(ports)
-        raw["boards"] = {}
-        config_path = self.data_dir / "cluster.yaml"
-        config_path.write_text(yaml.safe_dump(raw, sort_keys=False), "utf-8")
-        self.regions: list[str] = list(raw["regions"])
-        make_keys(self.data_dir, self.regions)
-        self.launcher = Launcher(config_path, self.data_dir)
-        self.ports: dict[str, int] = {name: region["port"] for name, region in raw["regions"].items()}
+        self._placed = scratch.place(self.data_dir, changes={"boards": {}})
+        self.regions = self._placed.regions
+        self.launcher = Launcher(self._placed.path, self.data_dir)
+        self.ports = {name: region.port for name, region in self._placed.config.regions.items()}
         self._operators = {
             name: httpx.Client(
                 base_url=f"http://127.0.0.1:{port}",
@@ -93,7 +66,7 @@ class Cluster:
 
     def token(self, scope: str) -> str:
         """A token for all games: game-server, reader or operator."""
-        return (self.data_dir / "tokens" / f"{scope}.token").read_text("utf-8")
+        return self._placed.token(scope)
 
     def fresh_board(self, **rules: Any) -> str:
         """A new best-score board that every region knows."""

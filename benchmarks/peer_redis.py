@@ -18,7 +18,8 @@ from typing import Any, Self
 import redis
 
 from benchmarks.clients import Tally, Window
-from benchmarks.cluster import free_ports, until
+from benchmarks.cluster import until
+from regions import scratch
 from regions.store_process import StoreAddress, store_command
 
 NAME = "redis-py, one Valkey, AOF always"
@@ -35,7 +36,7 @@ class PeerStore:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="laurel-peer-"))
-        self.port = next(free_ports())
+        self.port = next(scratch.free_ports())
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -1,40 +1,19 @@
 """Three fresh regions on free ports, and the ways to speak to them: SDK clients, bare HTTP for bytes, the stores' journals."""
 
-import random
 import shutil
-import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from demo.narrator import Narrator
 from laurel import LaurelClient
 from laurel.errors import LaurelError
+from regions import scratch
 from regions.launcher import Launcher
-from regions.specs import make_keys
 
 SHARD, HOME = "eu-west/0", "eu-west"
-_CONFIG = Path(__file__).resolve().parent.parent / "cluster.yaml"
-
-
-def free_ports() -> Iterator[int]:
-    """Loopback ports that nobody listens on now; each is given once.
-
-    Below those that the kernel and Ray hand out by themselves: a region that dies must find its ports free when it comes back.
-    """
-    ports = list(range(20_000, 32_000))
-    random.shuffle(ports)
-    for port in ports:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        yield port
 
 
 class DemoCluster:
@@ -44,19 +23,9 @@ class DemoCluster:
         """Prepares files only; `start` starts the regions."""
         self.keep = keep
         self.data_dir = Path(tempfile.mkdtemp(prefix="laurel-demo-"))
-        raw: dict[str, Any] = yaml.safe_load(_CONFIG.read_text("utf-8"))
-        ports = free_ports()
-        for region in raw["regions"].values():
-            region["port"] = next(ports)
-            region["store"] = {"port": next(ports)}
-            region["link"]["port"] = next(ports)
-        raw["boards"] = {}
-        config_path = self.data_dir / "cluster.yaml"
-        config_path.write_text(yaml.safe_dump(raw, sort_keys=False), "utf-8")
-        self.regions: list[str] = list(raw["regions"])
-        make_keys(self.data_dir, self.regions)
-        self.launcher = Launcher(config_path, self.data_dir)
-        self.urls = {name: f"http://127.0.0.1:{region['port']}" for name, region in raw["regions"].items()}
+        self._placed = scratch.place(self.data_dir, changes={"boards": {}})
+        self.regions, self.urls = self._placed.regions, self._placed.urls
+        self.launcher = Launcher(self._placed.path, self.data_dir)
         self._bare = {name: httpx.Client(base_url=url, timeout=5, trust_env=False) for name, url in self.urls.items()}
         #: Game servers of each region: they ask their own region while it answers, and the others when it does not.
         self.servers = {name: self._client("game-server", prefer=name, max_attempts=40) for name in self.regions}
@@ -65,8 +34,7 @@ class DemoCluster:
         self.operator = self._client("operator", prefer=self.regions[1])
 
     def _client(self, scope: str, **options: Any) -> LaurelClient:
-        token = (self.data_dir / "tokens" / f"{scope}.token").read_text("utf-8")
-        return LaurelClient(self.urls, token, **options)
+        return LaurelClient(self.urls, self._placed.token(scope), **options)
 
     def close(self) -> None:
         """End everything, in order. Idempotent."""

@@ -144,7 +144,7 @@ class HttpCluster:
         """See the port."""
         query = {"what": what} | ({"shard": shard} if shard else {})
         body = await self._ask(region, "GET", f"/v1/admin/audit?{urlencode(query)}", timeout_s=WRITE_S)
-        return [dict(record) for record in body["records"]]
+        return [dict(record) for record in reversed(body["records"])]
 
 
 def _refused(region: str, status: int, body: Any) -> NoAnswer | Refusal:

@@ -3,31 +3,20 @@
 import functools
 import itertools
 import os
-import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from laurel import LaurelClient
+from regions import scratch
 from regions.launcher import Launcher
-from regions.specs import make_keys
 
 SHARD = "eu-west/0"
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def free_ports() -> Iterator[int]:
-    """Loopback ports that nobody listens on now; each is given once."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            yield probe.getsockname()[1]
 
 
 def position(submitted: httpx.Response) -> str:
@@ -41,20 +30,9 @@ class RunningCluster:
 
     def __init__(self, data_dir: Path, *, changes: dict[str, Any] | None = None) -> None:
         self.data_dir = data_dir
-        data_dir.mkdir(parents=True, exist_ok=True)
-        raw = yaml.safe_load((ROOT / "cluster.yaml").read_text())
-        ports = free_ports()
-        for region in raw["regions"].values():
-            region["port"] = next(ports)
-            region["store"] = {"port": next(ports)}
-            region["link"]["port"] = next(ports)
-        raw |= changes or {}
-        self.config_path = data_dir / "cluster.yaml"
-        self.config_path.write_text(yaml.safe_dump(raw, sort_keys=False))
-        self.regions = list(raw["regions"])
-        make_keys(data_dir, self.regions)
+        placed = scratch.place(data_dir, changes=changes)
+        self.config_path, self.regions, self.urls = placed.path, placed.regions, placed.urls
         self.launcher = Launcher(self.config_path, data_dir)
-        self.urls = {name: f"http://127.0.0.1:{r['port']}" for name, r in raw["regions"].items()}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._clients: list[LaurelClient] = []
