@@ -4,7 +4,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from actors.messages import UnknownBoard
 from boards.ids import check_board_id
 from boards.numbers import parse_value
 from boards.policies import make_rules
@@ -79,8 +78,8 @@ async def failover(edge: Edge, request: Request) -> Reply:
     if len(named) != 1:
         raise ProblemError("invalid", "Say what is to move", field="shard", allowed="exactly one of shard, board and from")
     what = check_board_id(document["board"]) if named == ["board"] else _name(document, named[0])
-    if named == ["board"] and edge.backend.board(what) is None:
-        raise UnknownBoard(f"There is no board {what} here")
+    if named == ["board"]:
+        edge.known_board(what)
     force = document.get("force", False)
     if not isinstance(force, bool):
         raise ProblemError("invalid", "force must be true or false", field="force", allowed="true or false")

@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from actors.messages import Answer, BoardInfo, Question, Unanswered, UnknownBoard
+from actors.messages import Answer, BoardInfo, NotServing, Question, Unanswered, UnknownBoard
 from boards.errors import InvalidInput
 from boards.ids import check_board_id
 from regions import problems
@@ -205,12 +205,18 @@ class Edge:
         return claims
 
     def known_board(self, board_id: str) -> BoardInfo:
-        """Raises `InvalidInput` for what can be no id, `UnknownBoard` for what is none here."""
+        """Raises `InvalidInput` for what can be no id, `UnknownBoard` for what is none here, `NotServing` while that is not certain."""
         check_board_id(board_id)
         board = self.backend.board(board_id)
         if board is None:
+            self.check_boards_known()
             raise UnknownBoard(f"There is no board {board_id} here")
         return board
+
+    def check_boards_known(self) -> None:
+        """Raises `NotServing` until this process has heard of all boards: a 404 before would be a guess, and clients believe it."""
+        if not self.backend.knows_boards:
+            raise NotServing(f"{self.backend.region} has just started and does not know all boards yet")
 
     def readable_board(self, request: Request, board_id: str) -> BoardInfo:
         """The board, if this request may read it: public ones need no token."""

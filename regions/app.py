@@ -210,8 +210,17 @@ def make_api(edge: Edge) -> FastAPI:
         "unknown_field",
     )
 
-    _route(api, "GET", "/v1/boards", list_boards, "Boards that this token may read; the public ones without a token", read[1:4])
-    _route(api, "GET", "/v1/boards/{board}", get_board, "One board: its rules, home, player count, newest generation", read)
+    _route(
+        api,
+        "GET",
+        "/v1/boards",
+        list_boards,
+        "Boards that this token may read; the public ones without a token",
+        (*read[1:4], "not_serving"),
+    )
+    _route(
+        api, "GET", "/v1/boards/{board}", get_board, "One board: its rules, home, player count, newest generation", (*read, "not_serving")
+    )
     _route(api, "GET", "/v1/boards/{board}/top", get_top, "Best players, page by page", (*asked, "bad_cursor"), query=(*_PAGE, *_PINS))
     _route(
         api, "GET", "/v1/boards/{board}/players/{player}", get_player, "One player: rank, or rank with neighbours",
@@ -222,7 +231,7 @@ def make_api(edge: Edge) -> FastAPI:
     )
     _route(
         api, "POST", "/v1/boards/{board}/events", post_events, "Submit 1 to 1000 events; one result each, in order",
-        (*read, *change[4:], "no_events", "too_many_events", "conflict", *_NO_WRITES, "unknown"),
+        (*read, *change[4:], "no_events", "too_many_events", "conflict", *_NO_WRITES, "not_serving", "unknown"),
         query=_INCLUDE, body=_EVENTS,
     )  # fmt: skip
     _route(api, "GET", "/v1/status", plain(admin_api.status), "Roles, epochs, generations and lags of this region", change[:4])

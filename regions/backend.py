@@ -76,6 +76,11 @@ class Backend(Protocol):
         """All boards known here."""
         ...
 
+    @property
+    def knows_boards(self) -> bool:
+        """Whether all boards of the journal are known here; until then, one that is not known may exist all the same."""
+        ...
+
     async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
         """Have the board's authority decide these events; one result each, in order, all of them acknowledged by a quorum.
 

@@ -70,7 +70,7 @@ class GatewayBackend:
         self._faults, self._directory, self._silent_ms = faults, directory, silent_ms
         self._boards: dict[str, BoardInfo] = {}
         self._tops: dict[str, Answer] = {}
-        self._serving = False
+        self._serving = self._knows_boards = False
         self._news_at = 0.0
         self._news = asyncio.Event()
         self._shard_status: dict[str, dict[str, Any]] = {}
@@ -102,8 +102,9 @@ class GatewayBackend:
                 since, self._serving = 0, False
                 await asyncio.sleep(0.1)
                 continue
-            if news.seq < since:
-                self._boards.clear()
+            if news.seq < since:  # of a replica that began anew: what it told before that may be missing below
+                since = 0
+                continue
             since = news.seq
             for board in news.boards:
                 self._boards[board.board_id] = board
@@ -112,6 +113,7 @@ class GatewayBackend:
             for shard, (epoch, owner) in news.owners.items():
                 self._directory.learn(shard, epoch, owner)
             self._serving, self._news_at = news.serving, time.monotonic()
+            self._knows_boards = self._knows_boards or news.serving
             event, self._news = self._news, asyncio.Event()
             event.set()
 
@@ -138,6 +140,11 @@ class GatewayBackend:
     def boards(self) -> list[BoardInfo]:
         """See the port."""
         return list(self._boards.values())
+
+    @property
+    def knows_boards(self) -> bool:
+        """See the port."""
+        return self._knows_boards
 
     async def ask(self, ask: Ask) -> Answer:
         """See the port."""

@@ -170,6 +170,7 @@ async def boards(edge: Edge, request: Request) -> Reply:
     """`GET /v1/boards`: the public ones, and those of the token's games."""
     claims = edge.claims_if_any(request)
     read_query(request, ())
+    edge.check_boards_known()
     may = claims is not None and claims.scope in READERS
     shown = [
         info

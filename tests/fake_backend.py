@@ -76,6 +76,7 @@ class FakeBackend:
         self.refusal: NoAuthority | None = None
         self.unknown_ids: set[str] = set()
         self.missing: list[str] = []
+        self.knows_boards = True
         #: Publish as soon as someone waits for it.
         self.publish_on_wait = True
         self.submitted: list[tuple[str, list[Submission], str]] = []

@@ -1,31 +1,21 @@
-"""The role machine: directed schedules and seeded ones on pure stores. A seed that fails is replayed by `seeded(seed, steps, odds)`."""
+"""The role machine: directed schedules in a simulated cluster that is driven by hand. Seeded ones are in `test_simulation.py`."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 import pytest
-from pure_cluster import REGIONS, SHARD, TIMING, Message, Odds, Schedule, seeded
+from pure_cluster import REGIONS, SHARD, TIMING, Schedule
 
 from actors.waiting import CommitWaiters, Deposed
-from failover import activating, activation, replication
 from failover import events as e
+from failover import replication
 from failover.events import Role
 from failover.machine import heard_newer, step
-from failover.replication import Replication
 from failover.state import ShardState, Timing
-from journal.ports import JournalStatus
-
-#: What befalls the cluster: now and then, often on purpose, lost and repeated messages, crashes, partitions.
-ODDS = {
-    "calm": Odds(),
-    "orders": Odds(force=25, drain=10, crash=10, part=20, heal=25),
-    "lossy": Odds(lose=200, again=150, force=15, part=15, heal=30),
-    "crashes": Odds(crash=30, start=60, force=15),
-    "partitions": Odds(part=40, heal=20, force=20, tick=250),
-}
+from simulation.mutants import broken
+from simulation.network import Call
+from simulation.watch import Violation
 
 
 def begun() -> Schedule:
@@ -33,54 +23,10 @@ def begun() -> Schedule:
     s = Schedule()
     s.start()
     s.run(300)
-    assert s.authorities() == ["eu"] and s.write("eu")
+    assert s.authorities() == ["eu"]
+    s.write("eu")
     s.run(100)
     return s
-
-
-def state(s: Schedule, name: str) -> ShardState:
-    found = s.machines[name]
-    assert found is not None
-    return found.state
-
-
-# -- seeded schedules ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ODDS)
-def test_seeded_schedules_keep_every_invariant_and_end_with_one_authority(name: str) -> None:
-    """I1 to I3, I6, I7, I10, I13 over random steps; the failing seed is in the message."""
-    for seed in range(40):
-        try:
-            seeded(seed, 600, ODDS[name])
-        except AssertionError as error:
-            raise AssertionError(f"replay with seeded({seed}, 600, ODDS[{name!r}]): {error}") from error
-
-
-@pytest.mark.parametrize(
-    ("seed", "steps", "name"),
-    [(8, 500, "calm"), (1202, 600, "lossy"), (964, 600, "calm"), (986, 600, "crashes")],
-    ids=["late news of an old epoch", "asked before it knew", "late news after a restart", "append of an earlier life"],
-)
-def test_found_seeds_stay_mended(seed: int, steps: int, name: str) -> None:
-    """Each once left a shard that nobody served: I10."""
-    seeded(seed, steps, ODDS[name])
-
-
-def caught(odds: Odds, seeds: Iterable[int]) -> bool:
-    for seed in seeds:
-        try:
-            seeded(seed, 600, odds)
-        except AssertionError:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("where", [activation, replication], ids=["half of the votes", "half of the copies"])
-def test_a_protocol_that_is_content_with_half_is_caught(where: Any) -> None:
-    """The checker's own test: without intersecting majorities I2 or I7 breaks within a few seeds."""
-    with mock.patch.object(where, "majority", lambda members: members // 2):
-        assert caught(ODDS["partitions"], range(20))
 
 
 # -- Raft's figure 8 ------------------------------------------------------------------------------------------------
@@ -92,26 +38,24 @@ def figure_eight() -> Schedule:
     s = begun()
     n = s.logs["eu"].tail.offset
     s.isolate("eu")
-    assert s.write("eu")
-    s.settle()
+    s.write("eu")
+    s.run(10)
     s.activate("us")
-    s.run(100, only=lambda m: not (m.kind == "append" and m.sender == "us"))
+    s.run(100, only=lambda m: not (m.kind == "append" and m.origin == "us"))
     assert s.logs["us"].tail == (2, n + 1) and s.logs["eu"].tail == (1, n + 1)
     s.crash("us")
-    s.messages.clear()
-    s.cut.clear()
+    s.join()
     s.isolate("us")
 
-    def only_x(m: Message) -> bool:
+    def only_x(m: Call) -> bool:
         return m.answered or m.kind != "append" or m.to != "ap" or s.logs["ap"].tail.offset <= n
 
     s.run(600, only=only_x)
     assert s.logs["ap"].tail == (1, n + 1), "x is held by eu and ap"
-    assert state(s, "eu").role is Role.STARTING
+    assert s.state("eu").role is Role.STARTING
     x = next(x for x in s.logs["eu"].read(n + 1))
     s.crash("eu")
-    s.messages.clear()
-    s.cut.clear()
+    s.join()
     s.isolate("eu")
     s.start("us")
     s.run(400)
@@ -128,39 +72,25 @@ def test_figure_eight_commits_nothing_of_an_older_epoch_by_counting() -> None:
 
 
 def test_figure_eight_catches_a_machine_that_counts_without_its_start_record() -> None:
-    """I7: with that rule left out, x is acknowledged and lost."""
-    whole = Replication.advance
-
-    def without(self: Replication, now_ms: int) -> int | None:
-        start, self.start_offset = self.start_offset, 0
-        try:
-            return whole(self, now_ms)
-        finally:
-            self.start_offset = start
-
-    with (
-        mock.patch.object(replication, "ENTRIES_PER_APPEND", 1),
-        mock.patch.object(Replication, "advance", without),
-        pytest.raises(AssertionError),
-    ):
+    """I1: with that rule left out, x is called committed and lost."""
+    with mock.patch.object(replication, "ENTRIES_PER_APPEND", 1), broken("no_start_record"), pytest.raises(Violation, match="I1"):
         figure_eight()
 
 
 def longer_but_older() -> None:
-    """1. The isolated eu appends 20 entries of epoch 1. 2. us starts epoch 2 with ap and commits 2 entries. 3. us dies, eu is promoted."""
+    """1. The isolated eu appends 8 entries of epoch 1. 2. us starts epoch 2 with ap and commits 2 entries. 3. us dies, eu is promoted."""
     s = begun()
     s.isolate("eu")
-    for _ in range(20):
-        assert s.write("eu")
-        s.settle()
+    for _ in range(8):
+        s.write("eu")
+        s.run(10)
     s.activate("us")
     s.run(200)
     for _ in range(2):
-        assert s.write("us")
+        s.write("us")
         s.run(30)
     s.crash("us")
-    s.messages.clear()
-    s.cut.clear()
+    s.join()
     s.isolate("us")
     assert s.logs["eu"].tail.offset > s.logs["ap"].tail.offset
     s.activate("eu")
@@ -174,10 +104,7 @@ def test_a_longer_but_older_log_is_cut_for_the_one_with_the_later_epoch() -> Non
 
 
 def test_a_machine_that_chooses_the_log_by_length_is_caught() -> None:
-    def by_length(statuses: Mapping[str, JournalStatus], prefer: str) -> str:
-        return max(statuses, key=lambda region: (statuses[region].tail.offset, region == prefer))
-
-    with mock.patch.object(activating, "most_advanced", by_length), pytest.raises(AssertionError):
+    with broken("log_by_length"), pytest.raises(Violation):
         longer_but_older()
 
 
@@ -189,24 +116,35 @@ def test_a_seal_that_nobody_starts_is_followed_by_a_new_epoch_of_the_old_authori
     """1. us seals at some stores and dies. 2. eu steps down when it hears of it, and activates again by itself. I2, I6, I10."""
     s = begun()
     s.activate("us")
-    s.settle(lambda m: m.kind == "probe")
-    s.settle(lambda m: m.kind == "seal" and m.to in reached and not m.answered)
+    s.run(40, only=lambda m: m.kind == "probe" or m.origin != "us" or (m.kind == "seal" and m.to in reached and not m.answered))
     assert {name for name, log in s.logs.items() if log.status().granted_region == "us"} == set(reached)
     s.crash("us")
-    s.messages = [m for m in s.messages if m.sender != "us"]
     s.run(800)
     assert s.authorities() == ["eu"] and s.logs["eu"].tail.epoch > 2
     assert s.check() == "eu"
 
 
-@pytest.mark.parametrize("kind", ["own append", "append", "fold"])
+@pytest.mark.parametrize("kind", ["own append", "append"])
 def test_a_target_that_dies_at_any_later_step_leaves_a_shard_that_comes_back(kind: str) -> None:
-    """us dies before its start record is appended, shipped, or its ledger has caught up, and comes back. I1, I10."""
+    """us dies before its start record is appended, or shipped, and comes back. I1, I10."""
     s = begun()
     s.activate("us")
-    s.run(100, only=lambda m: not (m.sender == "us" and m.kind == kind))
+    s.run(60, only=lambda m: not (m.origin == "us" and m.kind == kind))
+    assert s.state("us").role is Role.STARTING
     s.crash("us")
-    s.messages.clear()
+    s.check()
+
+
+def test_a_target_that_dies_before_its_ledger_has_caught_up_leaves_a_shard_that_comes_back() -> None:
+    """I1, I10."""
+    s = begun()
+    s.activate("us")
+    for _ in range(100):
+        s.run(1)
+        if s.state("us").role is Role.CATCHING_UP:
+            break
+    assert s.state("us").role is Role.CATCHING_UP
+    s.crash("us")
     s.check()
 
 
@@ -216,12 +154,12 @@ def test_nothing_is_cut_by_a_seal_a_refusal_or_a_probe() -> None:
     s = begun()
     s.isolate("eu")
     for _ in range(3):
-        assert s.write("eu")
-        s.settle()
+        s.write("eu")
+        s.run(10)
     tail = s.logs["eu"].tail
-    s.cut.clear()
+    s.join()
     s.activate("us")
-    s.run(60, only=lambda m: m.sender == "us" and m.kind in ("probe", "seal"))
+    s.run(60, only=lambda m: m.origin == "us" and m.kind in ("probe", "seal"))
     assert s.logs["eu"].status().fence == 2 and s.logs["eu"].tail == tail and s.watch.cuts == 0
 
 
@@ -230,8 +168,11 @@ def test_a_drained_epoch_is_never_taken_up_again() -> None:
     s = begun()
     s.drain("eu")
     s.run(50)
-    assert state(s, "eu").role is Role.DRAINED and not s.write("eu")
+    assert s.state("eu").role is Role.DRAINED
     tail = s.logs["eu"].tail
+    refused = s.write("eu")
+    s.run(20)
+    assert refused.result is None and s.logs["eu"].tail == tail
     s.run(800)
     assert s.authorities() == ["eu"]
     (following,) = s.logs["eu"].read(tail.offset + 1, limit=1)
@@ -248,20 +189,15 @@ def test_a_region_whose_activations_fail_backs_off_and_stands_aside_after_five()
     s = Schedule(timing=timing)
     s.start()
 
-    def refusing(m: Message) -> bool:
+    def refusing(m: Call) -> bool:
         return m.kind != "own append"
-
-    def fail() -> None:
-        for m in [m for m in s.messages if m.kind == "own append"]:
-            s.messages.remove(m)
-            m.hear(None)
 
     fences: list[int] = []
     for _ in range(200):
         s.run(10, only=refusing)
-        fail()
+        s.network.drop(lambda m: m.kind == "own append")
         fences.append(s.logs["eu"].status().fence)
-    assert state(s, "eu").role is Role.ASIDE and "standing aside after 5" in state(s, "eu").why
+    assert s.state("eu").role is Role.ASIDE and "standing aside after 5" in s.state("eu").why
     assert max(fences) == 5, "no epoch was sealed while it stood aside"
     s.run(5000)
     assert s.authorities() == ["eu"]
@@ -338,14 +274,10 @@ def test_a_wait_that_begins_after_the_step_down_is_unknown_whatever_is_committed
 def test_an_exit_is_asked_for_only_when_the_own_store_names_another_attempt_of_this_region() -> None:
     """1. A second process of eu seals epoch 2. 2. The first one's next append is refused by its own store: it must end. I2."""
     s = begun()
-    older = s.machines["eu"]
-    assert older is not None
-    s.lives += 1
-    second = Schedule()
-    second.logs, second.watch, second.now, second.numbers = s.logs, s.watch, s.now, 10_000
-    second.start("eu")
-    second.run(300)
-    assert second.authorities() == ["eu"]
-    assert s.write("eu")
-    s.settle(lambda m: m.local)
-    assert s.machines["eu"] is None, older.state.why
+    older = s.process("eu")
+    assert older is not None and older.alive
+    s.start("eu")
+    s.run(300)
+    (serving,) = s.world.authorities()
+    assert serving.name == "eu" and serving is not older
+    assert not older.alive and s.world.regions["eu"].processes == [serving], older.state.why

@@ -1,0 +1,239 @@
+"""The simulated cluster: one clock, one queue of what happens when, one source of chance."""
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from boards.model import BoardRules
+from boards.policies import make_rules
+from failover.events import Role
+from failover.state import Timing
+from journal.records import Term
+from ledger.pending import Decided
+from simulation.client import Client, Gateway, Sent
+from simulation.network import Network
+from simulation.process import Process
+from simulation.region import Region
+from simulation.replica import Shown
+from simulation.watch import Violation, Watch
+
+NAMES = ("eu", "us", "ap", "sa", "af")
+SHARD = "eu/0"
+TIMING = Timing(
+    heartbeat_ms=50,
+    probe_timeout_ms=100,
+    grace_ms=15,
+    seal_restart_ms=80,
+    rest_ms=300,
+    handover_timeout_ms=250,
+    backoff_min_ms=10,
+    backoff_max_ms=80,
+    aside_failures=1000,
+)
+POLICIES = ("best_score", "cumulative", "fastest_time", "latest")
+
+
+@dataclass(slots=True)
+class Switches:
+    """Rules of the shells that a mutant breaks (see `mutants`); all False is the product."""
+
+    fold_early: bool = False
+    forget_identities: bool = False
+    forget_fence: bool = False
+    freeze_uncommitted: bool = False
+    forward_again: bool = False
+    answer_deposed: bool = False
+    readmitted_counts: bool = False
+
+
+class World:
+    """See the module docstring. Times are ms from the start."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        regions: int = 3,
+        timing: Timing = TIMING,
+        switches: Switches | None = None,
+        first_fence: int = 0,
+        story: bool = False,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.shard, self.names, self.timing = SHARD, NAMES[:regions], timing
+        self.switches = switches or Switches()
+        self.now, self.tick_ms = 1000, 25
+        self.steps = 0
+        self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._order = self._tokens = 0
+        #: (time, where, what, detail), the last of them; None while nobody wants to know.
+        self.story: deque[tuple[int, str, str, Any]] | None = deque(maxlen=8000) if story else None
+        self.watch = Watch()
+        self.network = Network(self)
+        #: Highest fence of each store over its restarts.
+        self.fences: dict[str, int] = {}
+        self.regions: dict[str, Region] = {}
+        for name in self.names:
+            region = Region(self, name)
+            region.gateway = Gateway(self, region)
+            region.store.log._fence = first_fence
+            self.regions[name] = region
+        #: Configured boards, and who plays.
+        self.boards: dict[str, BoardRules] = {}
+        self.board_names: list[str] = []
+        self.players: list[str] = []
+        self.clients: list[Client] = []
+        self.sent: list[Sent] = []
+        #: No client sends anything new.
+        self.quiet = False
+        self.lull_until = 0
+        self.think_ms = 60
+        self.turn = self.events = self.acknowledged = self.reads = self.failovers = 0
+        #: (lineage, offset) -> epoch, of everything that some authority called committed.
+        self.called_committed: dict[tuple[str, int], int] = {}
+        self._called: dict[str, int] = {}
+        #: (board incarnation, lineage, generation) -> what was shown of it (I11).
+        self.generations: dict[tuple[str, str, int], Shown] = {}
+        #: The time of faults is over.
+        self.healed = False
+        self.faults: Counter[str] = Counter()
+        self.at(self.now + 7, self._follow)
+
+    # -- time
+
+    def at(self, when: int, do: Callable[..., object], *args: Any) -> None:
+        """Do it then, after what is due at the same moment already."""
+        self._order += 1
+        heapq.heappush(self._queue, (when, self._order, do, args))
+
+    def run_until(self, when: int) -> None:
+        """Let everything happen that is due up to then."""
+        queue = self._queue
+        steps = 0
+        while queue and queue[0][0] <= when:
+            due, _, do, args = heapq.heappop(queue)
+            self.now = due
+            steps += 1
+            do(*args)
+        self.steps += steps
+        self.now = when
+
+    def run(self, ms: int) -> None:
+        """Let time pass."""
+        self.run_until(self.now + ms)
+
+    def play(self, script: Iterator[int]) -> None:
+        """Run a script beside everything else: it gives the ms after which it goes on."""
+        pause = next(script, None)
+        if pause is not None:
+            self.at(self.now + pause, self.play, script)
+
+    def lull(self, ms: int) -> None:
+        """Clients send nothing of their own for a while."""
+        self.lull_until = max(self.lull_until, self.now + ms)
+
+    def token(self) -> str:
+        """A token that is never given twice."""
+        self._tokens += 1
+        return f"t{self._tokens}"
+
+    def _follow(self) -> None:
+        """Replicas read what is new in their stores."""
+        for region in self.regions.values():
+            region.replica.follow()
+            if not self.quiet and self.random.random() < 0.15:
+                region.replica.read()
+        self.at(self.now + 40, self._follow)
+
+    def note(self, fault: str) -> None:
+        """A fault begins."""
+        self.faults[fault] += 1
+        if self.story is not None:
+            self.story.append((self.now, "nemesis", fault, ""))
+
+    # -- setting up
+
+    def populate(self, *, boards: int = 2, players: int = 4, clients: int = 4) -> None:
+        """Boards of several policies in the configuration, players, and clients in all regions."""
+        for policy in self.random.sample(POLICIES, boards):
+            interval = self.random.choice((40, 90, 200))
+            self.boards[policy] = make_rules(policy, publish_interval_ms=interval)
+        self.board_names = list(self.boards)
+        self.players = [f"p{n}" for n in range(players)]
+        self.clients = [Client(self, self.names[n % len(self.names)]) for n in range(clients)]
+
+    def start(self, *names: str) -> None:
+        """Start the processes of these regions (all of them)."""
+        for name in names or self.names:
+            self.regions[name].start()
+
+    # -- what is asked of it
+
+    def authorities(self) -> list[Process]:
+        """Processes that decide and answer now."""
+        return [p for r in self.regions.values() for p in r.processes if p.writer is not None and p.state.role is Role.AUTHORITY]
+
+    def newest_term(self) -> Term | None:
+        """The newest epoch that is started in some store."""
+        newest = None
+        for region in self.regions.values():
+            terms = region.store.log._terms
+            if terms and (newest is None or terms[-1].epoch > newest.epoch):
+                newest = terms[-1]
+        return newest
+
+    def owner(self) -> str:
+        """Owner of the newest started epoch, the home before genesis."""
+        newest = self.newest_term()
+        return self.names[0] if newest is None else newest.owner
+
+    # -- what is checked as it happens
+
+    def serves(self, process: Process) -> None:
+        """An activation has ended well."""
+        self.failovers += 1
+
+    def committed(self, process: Process, offset: int) -> None:
+        """An authority calls everything up to `offset` committed: a majority of the members really holds it (I7)."""
+        terms = process.state.terms
+        lineage = terms[-1].lineage
+        position, at = len(terms) - 1, offset
+        first = self._called.get(lineage, 0)
+        epoch = 0
+        while at > 0:
+            while terms[position].first_offset > at:
+                position -= 1
+            epoch = terms[position].epoch
+            if at == offset:
+                self._majority(process, terms[-1], epoch, offset, "I7", "calls committed")
+            held = self.called_committed.setdefault((lineage, at), epoch)
+            if held != epoch:
+                raise Violation("I1", f"{process.name} calls {(epoch, at)} committed, where {(held, at)} was")
+            if at <= first and at < offset:
+                break
+            at -= 1
+        self._called[lineage] = max(first, offset)
+
+    def answering(self, process: Process, decided: Decided) -> None:
+        """An answer leaves now: a majority holds what it says (I12)."""
+        if decided.offset:
+            self._majority(process, process.state.terms[-1], decided.epoch, decided.offset, "I12", "answers for")
+
+    def _majority(self, process: Process, term: Term, epoch: int, offset: int, invariant: str, does: str) -> None:
+        holders = [n for n in term.members if self.regions[n].store.held(epoch, offset)]
+        if 2 * len(holders) <= len(term.members):
+            raise Violation(invariant, f"{process.name} {does} {(epoch, offset)}, which only {', '.join(holders) or 'nobody'} holds")
+
+    def fingerprint(self) -> str:
+        """The whole history in 16 digits: equal seeds give equal ones."""
+        whole = xxhash.xxh3_64(repr((self.now, self.steps, self._order, self.turn, self.random.random())).encode())
+        for region in self.regions.values():
+            for entry in region.store.log.entries:
+                whole.update((entry.digest + entry.batch_id).encode())
+        whole.update(repr([(s.event_id, s.sent, s.acked, s.result) for s in self.sent]).encode())
+        return whole.hexdigest()

@@ -1,0 +1,228 @@
+"""Group commit of one simulated epoch, as `actors.writing.Writer` does it: queue, one entry, one own append, answers when committed."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actors.messages import NoAuthority, SubmitResult
+from boards.model import BoardRules, Outcome, Submission
+from journal.ports import Accepted, Position
+from journal.records import BoardCreated, Entry, HandedOver, Record, seal_entry
+from ledger.pending import Decided, Pending
+
+if TYPE_CHECKING:
+    from simulation.process import Process
+
+#: Entries on their way to a majority before the next one waits, and how long it waits for company.
+UNDER_WAY = 2
+GROW_MS = 4
+#: What is appended and not committed, at most.
+UNREPLICATED = 40
+
+Reply = Callable[[SubmitResult | NoAuthority], None]
+
+
+@dataclass(slots=True)
+class Request:
+    """One event on its way into an entry."""
+
+    board_id: str
+    submission: Submission
+    reply: Reply
+
+
+@dataclass(slots=True)
+class BoardRequest:
+    """A board that the configuration wants."""
+
+    board_id: str
+    rules: BoardRules
+
+
+@dataclass(slots=True)
+class Kept:
+    """An entry of this epoch that is not folded yet, with its records."""
+
+    entry: Entry
+    records: list[Record]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A decided event whose answer rests on `depends`."""
+
+    depends: int
+    request: Request
+    decided: Decided
+    visible_by: int
+
+
+class Writer:
+    """Lives as long as its epoch."""
+
+    def __init__(self, process: "Process", committed: int) -> None:
+        state = process.state
+        self.process, self.world = process, process.world
+        self.epoch, self.attempt, self.tail = state.epoch, state.attempt, state.tail
+        self.committed = committed
+        self.pending = Pending(process.ledger)
+        self.queue: deque[Request | BoardRequest] = deque()
+        self.kept: dict[int, Kept] = {}
+        self.waiting: list[Waiting] = []
+        self.accepting, self.over, self.growing = True, False, False
+        self.draining: HandedOver | None = None
+        self.drained: Callable[[int], None] | None = None
+        self.published_ms: dict[int, int] = {}
+
+    # -- what callers do
+
+    def submit(self, request: Request) -> None:
+        """Queue an event, or refuse it at once: definite, nothing appended."""
+        if not self.accepting:
+            code = "draining" if self.draining is not None else "no_authority"
+            request.reply(NoAuthority("nothing is taken here", code=code, definite=True))
+        elif self.tail.offset - self.committed >= UNREPLICATED:
+            request.reply(NoAuthority("the other regions do not keep up", code="lagging", definite=True))
+        else:
+            self.queue.append(request)
+            self.write_soon()
+
+    def drain(self, record: HandedOver, drained: Callable[[int], None]) -> None:
+        """Accept nothing more; after what is queued, append `record` and report its offset."""
+        self.accepting, self.draining, self.drained = False, record, drained
+        self.write_soon()
+
+    def stop(self) -> None:
+        """The epoch is over: what is queued was never appended, what waits for a commit is unknown."""
+        self.over, self.accepting = True, False
+        while self.queue:
+            request = self.queue.popleft()
+            if isinstance(request, Request):
+                request.reply(NoAuthority("stepped down before it was written", code="no_authority", definite=True))
+        waiting, self.waiting = self.waiting, []
+        for answer in waiting:
+            if self.world.switches.answer_deposed:
+                self._answer(answer)
+            else:
+                answer.request.reply(SubmitResult(Outcome.UNKNOWN, code="unknown"))
+
+    def advance(self, committed: int) -> None:
+        """Let go the answers that rest on no more than this."""
+        self.committed = max(self.committed, committed)
+        if self.waiting:
+            ready = [w for w in self.waiting if w.depends <= self.committed]
+            if ready:
+                self.waiting = [w for w in self.waiting if w.depends > self.committed]
+                for answer in ready:
+                    self._answer(answer)
+        if self.queue:
+            self.write_soon()
+
+    def settle(self, applied: int) -> None:
+        """The ledger has folded everything up to `applied`."""
+        for offset in [o for o in self.kept if o <= applied]:
+            del self.kept[offset]
+        self.pending.settle(applied)
+
+    # -- the loop
+
+    def write_soon(self) -> None:
+        """Write when the own store is free; with enough on its way, wait a moment for company."""
+        if self.over or self.growing:
+            return
+        if self.tail.offset - UNDER_WAY + 1 > self.committed:
+            self.growing = True
+            self.world.at(self.world.now + GROW_MS, self.process.deliver, self._grown, None)
+        else:
+            self.process.when_free(self.write)
+
+    def _grown(self, _: None) -> None:
+        self.growing = False
+        if not self.over:
+            self.process.when_free(self.write)
+
+    def due(self) -> bool:
+        """Whether some board waits to be published."""
+        now = self.world.now
+        return any(
+            now - self.published_ms.get(b.number, 0) >= b.rules.publish_interval_ms or self.draining is not None
+            for b in self.pending.changed_boards()
+        )
+
+    def write(self) -> None:
+        """Make one entry of all that is queued and due, and append it; the own store is free."""
+        if self.over:
+            return
+        offset, now = self.tail.offset + 1, self.process.wall_ms()
+        records: list[Record] = []
+        decisions: list[tuple[Request, Decided]] = []
+        with self.process.ledger.reader() as reader:
+            while self.queue:
+                request = self.queue.popleft()
+                if isinstance(request, BoardRequest):
+                    self._create(request, offset, now, records)
+                    continue
+                board = self.pending.board(request.board_id)
+                if board is None:
+                    request.reply(NoAuthority("there is no such board yet", code="unknown_board", definite=True))
+                    continue
+                scored, decided = self.pending.decide(
+                    reader, board, [request.submission], subject="s", now_ms=now, epoch=self.epoch, offset=offset
+                )
+                records.extend(scored)
+                decisions.append((request, decided[0]))
+        answers: list[Waiting] = []
+        for request, result in decisions:
+            state = self.pending.board(request.board_id)
+            visible_by = 0 if state is None else state.generation + bool(state.unpublished)
+            answers.append(Waiting(result.depends, request, result, visible_by))
+        for answer in answers:
+            if answer.depends <= self.committed:
+                self._answer(answer)
+            else:
+                self.waiting.append(answer)
+        self._publish_due(offset, now, records)
+        drained = None
+        if self.draining is not None and self.drained is not None:
+            records.append(self.draining)
+            drained, self.drained = self.drained, None
+        if records:
+            self._append(offset, records, drained)
+
+    def _append(self, offset: int, records: list[Record], drained: Callable[[int], None] | None) -> None:
+        entry = seal_entry(self.epoch, offset, self.world.token(), records)
+        self.kept[offset] = Kept(entry, records)
+
+        def heard(answer: Any) -> None:
+            if isinstance(answer, Accepted):
+                self.tail = Position(self.epoch, offset)
+                if self.world.switches.fold_early and not self.over:
+                    self.process.fold_to(offset)
+            self.process.own_appended(self.epoch, answer)
+            if drained is not None and isinstance(answer, Accepted):
+                drained(offset)
+            if self.queue and not self.over:
+                self.write_soon()
+
+        self.process.append_own(self.epoch, self.attempt, entry, self.tail, heard)
+
+    def _create(self, request: BoardRequest, offset: int, now: int, records: list[Record]) -> None:
+        if self.pending.board(request.board_id) is None:
+            number = self.pending.next_number()
+            record = BoardCreated(number, request.board_id, request.rules, self.world.token(), "cluster.yaml", now)
+            self.pending.create_board(record, offset)
+            records.append(record)
+
+    def _publish_due(self, offset: int, now: int, records: list[Record]) -> None:
+        for board in self.pending.changed_boards():
+            if self.world.now - self.published_ms.get(board.number, 0) >= board.rules.publish_interval_ms or self.draining is not None:
+                records.append(self.pending.publish(board, published_ms=now, offset=offset))
+                self.published_ms[board.number] = self.world.now
+
+    def _answer(self, answer: Waiting) -> None:
+        d = answer.decided
+        self.world.answering(self.process, d)
+        answer.request.reply(
+            SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, answer.visible_by, d.code, "", d.allowed)
+        )
