@@ -12,6 +12,7 @@ from actors.messages import NoAuthority
 from actors.ports import Links, ShardSpec
 from failover import events as e
 from failover.events import Role
+from failover.lease import promise_ms
 from failover.state import ShardState
 from journal.ports import Journal
 from journal.records import HandedOver
@@ -62,8 +63,13 @@ class Moving:
         readmit: dict[str, str] | None = None,
         timeout_s: float = 10.0,
     ) -> dict[str, Any]:
-        """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`."""
-        deadline, tries = time.monotonic() + timeout_s, 0
+        """Make this region the authority by a new epoch. Returns what came of it; `ok` False says why in `code`, `detail`.
+
+        In a `local` shard a promise to the owner is waited for beside `timeout_s`.
+        """
+        timing = self._spec.timing
+        leased_s = promise_ms(timing.lease_ms) / 1000 if self._state.mode == "local" else 0.0
+        deadline, tries = time.monotonic() + timeout_s + leased_s, 0
         while True:
             ended = await self._activate_once(cause, asked_by, expect, readmit, max(0.05, deadline - time.monotonic()))
             if ended.ok or ended.code not in ("fenced", "adopt_failed") or time.monotonic() >= deadline:
@@ -149,14 +155,23 @@ class Moving:
             raise NoAuthority(
                 "only the shard's authority can readmit a region", code="no_authority", epoch=state.newest_epoch, owner=state.newest_owner
             )
-        if state.replication is None or not state.replication.held_without(region):
+        there = await self._links.probe(region, spec.shard)
+        if there is None:
+            return {"ok": False, "code": "unreachable", "detail": f"{region} does not answer"}
+        if state.role is not Role.AUTHORITY or state.replication is None or not state.replication.leave_out(region, monotonic_ms()):
             detail = f"without {region} no majority holds all that is committed; wait for the others"
             return {"ok": False, "code": "not_held", "detail": detail}
         token = f"{region}.{uuid.uuid4().hex}"
-        status = await self._links.readmit(region, spec.shard, token, state.epoch)
+        status = await self._links.readmit(region, spec.shard, token, epoch := state.epoch, there.incarnation)
         if status is None:
             return {"ok": False, "code": "unreachable", "detail": f"{region} does not answer"}
-        return await self.activate("readmit", asked_by, (state.epoch, spec.region), {region: token})
+        if status.incarnation != token:
+            return {
+                "ok": False,
+                "code": "superseded",
+                "detail": f"the store of {region} was changed meanwhile; look at the status, try again",
+            }
+        return await self.activate("readmit", asked_by, (epoch, spec.region), {region: token})
 
 
 def _not_moved(code: str, detail: str, epoch: int, owner: str) -> dict[str, Any]:

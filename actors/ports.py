@@ -43,8 +43,8 @@ class Links(Protocol):
         """Ask the authority in `region` to drain `epoch`; the offset of its committed handover record."""
         ...
 
-    async def readmit(self, region: str, shard: str, incarnation: str, fence: int) -> JournalStatus | None:
-        """Begin a region's store anew under a new token."""
+    async def readmit(self, region: str, shard: str, incarnation: str, fence: int, replaces: str) -> JournalStatus | None:
+        """Begin a region's store anew under a new token, unless its token is no longer the one that is to be replaced."""
         ...
 
     async def submit(

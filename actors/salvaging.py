@@ -1,10 +1,10 @@
 """Salvage in one region: its store's orphans go through the shard's normal write path again, with their own event ids.
 
-A `local` shard does it by itself, when this actor starts and whenever an epoch has started: an entry is cut by a newer
-epoch's authority, so after that epoch's start record is folded here the cut has been made. A `quorum` shard does it when
-an operator asks: there nothing that was acknowledged can be among the orphans. Done is what the ledger here holds, which is
-folded from committed entries only; nothing else is remembered, so a restart at worst sends something twice. Orphans stay
-in the store until an operator signs them off.
+What was cut from a `local` epoch is sent by itself, when this actor starts and whenever an epoch has started: an entry is cut
+by a newer epoch's authority, so after that epoch's start record is folded here the cut has been made. What was cut from
+a `quorum` epoch is sent when an operator asks: nothing that was acknowledged can be among it. The mode is the cut epoch's own,
+whatever the configuration says by now. Done is what the ledger here holds, which is folded from committed entries only;
+nothing else is remembered, so a restart at worst sends something twice. Orphans stay in the store until an operator signs them off.
 """
 
 import asyncio
@@ -56,18 +56,22 @@ class Authority(Protocol):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The store's orphans at one moment, and what is known of each."""
+    """The store's orphans at one moment, and what is known of each. `epochs`: only what was cut from these is asked about."""
 
     orphans: Orphans
     findings: dict[Place, Finding]
+    epochs: frozenset[int] | None = None
 
     def events(self) -> list[OrphanEvent]:
         """Events that are open."""
-        return [event for event in self.orphans.events if self.findings[event.place].state == "open"]
+        return [event for event in self.orphans.events if self._open(event.place)]
 
     def boards(self) -> list[OrphanBoard]:
         """Boards that are open."""
-        return [board for board in self.orphans.boards if self.findings[board.place].state == "open"]
+        return [board for board in self.orphans.boards if self._open(board.place)]
+
+    def _open(self, place: Place) -> bool:
+        return self.findings[place].state == "open" and (self.epochs is None or place.epoch in self.epochs)
 
     def counts(self) -> list[Count]:
         """By (epoch, offset)."""
@@ -91,8 +95,8 @@ class Salvaging:
         self._wake.set()
 
     async def run(self) -> None:
-        """In a `local` shard: salvage whatever is orphaned here, until cancelled."""
-        while self._spec.mode == "local":
+        """Salvage whatever was cut here from `local` epochs, until cancelled."""
+        while True:
             await self._wake.wait()
             self._wake.clear()
             pause_s = RETRY_S
@@ -103,7 +107,7 @@ class Salvaging:
     async def _tried(self) -> bool:
         """Whether nothing is open any more."""
         try:
-            seen, outcomes = await self.resubmit(timeout_s=10.0)
+            seen, outcomes = await self.resubmit(timeout_s=10.0, local_only=True)
         except (JournalUnavailable, NotServing) as error:
             log.warning("%s: %s", self._spec.shard, error)
             return False
@@ -116,9 +120,10 @@ class Salvaging:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    async def look(self) -> Seen:
+    async def look(self, *, local_only: bool = False) -> Seen:
         """The orphans, and what the ledger and earlier answers say of them. Cost: reads all orphans, 1 µs an identity."""
         batches = await self._journal.orphans()
+        epochs = await self._local_epochs(batches) if local_only else None
         boards = {number: Known(state.board_id, state.rules, state.created_ms) for number, state in self._ledger.boards().items()}
         # Thousands of records to decode: not on the loop that heartbeats and leases live on.
         orphans = await asyncio.to_thread(salvage.sort_out, batches, boards)
@@ -133,7 +138,16 @@ class Salvaging:
                     findings[event.place] = self._told.get(event.place, found) if found.state == "open" else found
             await asyncio.sleep(0)
         self._told = {place: told for place, told in self._told.items() if place in findings}
-        return Seen(orphans, findings)
+        return Seen(orphans, findings, epochs)
+
+    async def _local_epochs(self, batches: Sequence[OrphanBatch]) -> frozenset[int]:
+        """Those epochs among the orphans' that acknowledged under a lease, by their start records: cut with them, or in the log."""
+        modes = salvage.modes(batches)
+        if missing := {batch.epoch for batch in batches} - modes.keys():
+            for term in (await self._journal.status()).terms:
+                if term.epoch in missing:
+                    modes |= salvage.modes([OrphanBatch(term.epoch, await self._journal.read(term.first_offset, limit=1))])
+        return frozenset(epoch for epoch, mode in modes.items() if mode == "local")
 
     def _found_board(self, board: OrphanBoard) -> Finding:
         if board.obstacle:
@@ -180,11 +194,11 @@ class Salvaging:
 
     # -- sending again ----------------------------------------------------------------------------------------------
 
-    async def resubmit(self, timeout_s: float, *, afresh: bool = False) -> tuple[Seen, dict[str, int]]:
+    async def resubmit(self, timeout_s: float, *, afresh: bool = False, local_only: bool = False) -> tuple[Seen, dict[str, int]]:
         """Send again what is open, until nothing is, or the time is over; what is known then, and how often each outcome was answered.
 
-        `afresh` also sends what was refused before. Raises NotServing (nothing was sent: this region is still catching up),
-        JournalUnavailable, `msgspec.DecodeError`.
+        `afresh` also sends what was refused before; `local_only` leaves alone what was cut from `quorum` epochs. Raises
+        NotServing (nothing was sent: this region is still catching up), JournalUnavailable, `msgspec.DecodeError`.
         """
         deadline, pause_s = time.monotonic() + timeout_s, RETRY_S
         outcomes: Counter[str] = Counter()
@@ -193,7 +207,7 @@ class Salvaging:
                 self._told.clear()
             await self._caught_up(deadline)
             while True:
-                seen = await self.look()
+                seen = await self.look(local_only=local_only)
                 if not (seen.events() or seen.boards()) or time.monotonic() >= deadline:
                     return seen, dict(outcomes)
                 offset = await self._send_round(seen, outcomes)

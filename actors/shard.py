@@ -65,6 +65,8 @@ class ShardActor:
         self.salvaging = Salvaging(spec, journal, links, ledger, self)
         self._exit_process = exit_process or _exit
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: How the newest epoch that is known here acknowledges; the configuration may say another one by now.
+        self._epoch_mode = ""
         #: How authority comes here and leaves.
         self.moving = Moving(spec, self.state, journal, links, hear=self._hear)
         self._persisted = 0
@@ -152,7 +154,7 @@ class ShardActor:
             "applied": self.folding.applied,
             "lag": lag,
             "halted": self.folding.halted,
-            "mode": state.mode,
+            "mode": self._epoch_mode or state.mode,
             "leased": self.waiters.leased() if state.lease is not None else None,
             "activation": self.moving.last,
             "config_conflicts": list(self._conflicts),
@@ -228,9 +230,13 @@ class ShardActor:
             await asyncio.sleep(TICK_S)
 
     def _own_beat(self) -> None:
-        """An authority looks at its own fence at each heartbeat, also when nobody writes."""
-        now = monotonic_ms()
-        if self.writer is not None and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
+        """Whoever has begun an epoch looks at its own store at each heartbeat, also when nobody writes: it may be sealed, or gone.
+
+        Not before the start record is there: its append may be under way.
+        """
+        now, state = monotonic_ms(), self.state
+        begun = state.replication is not None and state.tail.epoch == state.epoch
+        if begun and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
             self._last_own_beat, self._persisting = now, True
             self._spawn(self._persist_commit(force=True))
 
@@ -344,6 +350,7 @@ class ShardActor:
         self.moving.drained(None)
 
     def _on_started(self, record: EpochStarted) -> None:
+        self._epoch_mode = record.mode
         ago = max(0, wall_ms() - record.at_ms)
         automatic = monotonic_ms() - ago if record.cause == "automatic" else None
         heard_newer(self.state, record.epoch, record.owner, automatic_ms=automatic)

@@ -13,6 +13,9 @@ from failover.state import Attempt, ShardState
 from journal.ports import Granted, JournalStatus, Peer, Refused
 from journal.records import Term
 
+#: A region that has promised the owner not to seal is asked again this often.
+AGAIN_MS = 100
+
 
 def begin(
     state: ShardState,
@@ -171,10 +174,12 @@ def seal_answered(state: ShardState, event: e.SealAnswered) -> list[e.Action]:
                 others, trying.held_back = trying.held_back, ()
                 return [_send_seal(state, others)]
         case Refused(reason="leased", status=status, wait_ms=wait_ms):
-            if event.now_ms + wait_ms > trying.phases["seal"] + 2 * promise_ms(status.lease_ms):
+            longest = max(state.timing.lease_ms, status.lease_ms)
+            if event.now_ms + wait_ms > trying.phases["seal"] + 2 * promise_ms(longest):
                 return failed(state, event.now_ms, 0.5, "leased", f"{event.region} has promised the owner not to seal, again and again")
             state.why = f"waiting {wait_ms} ms until {event.region} may seal: the owner's lease"
-            trying.again_ms[event.region] = event.now_ms + wait_ms + 1
+            # Before it is over the owner may have given its lease up.
+            trying.again_ms[event.region] = event.now_ms + min(wait_ms + 1, AGAIN_MS)
             trying.began_ms = max(trying.began_ms, event.now_ms + wait_ms)
             return []
         case Refused(reason="moved" | "fenced", status=status):

@@ -59,7 +59,7 @@ def failed(state: ShardState, now: int, jitter: float, code: str, detail: str) -
         state.why = f"standing aside after {len(state.failed_ms)} failed activations: {detail}"
     else:
         state.role, state.why = Role.FOLLOWER, detail
-        state.look_at_ms = now + int(state.backoff_ms * (0.75 + 0.5 * jitter))
+        state.look_at_ms = state.retry_ms = now + int(state.backoff_ms * (0.75 + 0.5 * jitter))
     return [e.StepDown(why=detail), *let_go(state), e.ActivationEnded(ok=False, code=code, detail=detail)]
 
 

@@ -96,6 +96,8 @@ class Promises:
     _held: dict[str, tuple[str, int]] = field(default_factory=dict)
     #: Region that waits to seal here, and until when nothing is promised to others for its sake.
     _wanted: tuple[str, int] = ("", 0)
+    #: Holder's region -> attempt that was given up; what it sent before, and comes later, renews nothing.
+    _over: dict[str, str] = field(default_factory=dict)
 
     def taken_over(self, holder: str, attempt: str, lease_ms: int, now_ms: int) -> None:
         """Begin as the region's new acceptor: its store's fence is granted to (`holder`, `attempt`)."""
@@ -114,13 +116,14 @@ class Promises:
         """
         self._wanted = (target, now_ms + self.left_ms(target, now_ms) + TURN_MS)
 
-    def may_renew(self, holder: str, now_ms: int) -> bool:
+    def may_renew(self, holder: str, attempt: str, now_ms: int) -> bool:
         """Whether a promise to `holder` may be made or made longer now."""
         target, until = self._wanted
-        return now_ms >= until or holder == target
+        return self._over.get(holder) != attempt and (now_ms >= until or holder == target)
 
     def given_up(self, holder: str, attempt: str) -> None:
         """The holder has said that it acknowledges nothing any more under this attempt."""
+        self._over[holder] = attempt
         if self._held.get(holder, ("", 0))[0] == attempt:
             del self._held[holder]
 

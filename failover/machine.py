@@ -12,7 +12,6 @@ from typing import Any
 
 from failover import events as e
 from failover.activating import adopted, begin, look_at_answers, seal_answered
-from failover.detector import find_lost
 from failover.down import halt, heard_newer, outrun, step_down
 from failover.events import Role
 from failover.serving import caught_up, drain_appended, drain_asked, own_appended, peer_answered, renew, renew_answered, replicate
@@ -49,16 +48,19 @@ def _watch(state: ShardState, now: int, token: str) -> list[e.Action]:
     detector = state.detector
     if not detector.due(now):
         return []
-    lost = find_lost(state.region, state.regions, detector.answers, detector.detection_ms)
-    detector.answers, detector.request = {}, state.requests()
-    if detector.turn(lost, now) and lost is not None:
+    lost = detector.look(state.region, state.regions, now)
+    if detector.turn(lost, now, state.timing.seal_grace_ms) and lost is not None and now >= state.retry_ms:
+        detector.tried()
         return begin(state, now, "automatic", state.region, token, (lost.epoch, lost.owner), {})
-    return [e.Probe(request=detector.request, regions=state.regions, silence=True)]
+    request = state.requests()
+    detector.requests[request] = now
+    return [e.Probe(request=request, regions=state.regions, silence=True)]
 
 
 def _asked(state: ShardState, event: e.ActivationAsked) -> list[e.Action]:
     actions: list[e.Action] = []
-    if state.role in (Role.PROBING, Role.SEALING, Role.ADOPTING, Role.STARTING, Role.CATCHING_UP) and state.trying is not None:
+    if state.trying is not None and state.role in (Role.PROBING, Role.SEALING, Role.ADOPTING):
+        # These have an end of their own. An epoch that cannot be committed, or a ledger that does not catch up, has none.
         if state.trying.cause not in ("restart", "unstarted_seal"):
             return [e.ActivationEnded(ok=False, code="busy", detail=f"an activation ({state.trying.cause}) is under way")]
         state.trying = None
@@ -69,9 +71,7 @@ def _asked(state: ShardState, event: e.ActivationAsked) -> list[e.Action]:
 
 def _probed(state: ShardState, event: e.Probed) -> list[e.Action]:
     trying = state.trying
-    if event.request == state.detector.request:
-        if event.status is not None:
-            state.detector.answers[event.region] = event.status
+    if state.detector.answered(event.region, event.request, event.status, event.now_ms):
         return []
     if state.role is Role.PROBING and trying is not None and event.request == trying.request:
         if event.status is None:

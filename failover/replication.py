@@ -38,6 +38,8 @@ class PeerProgress:
     #: Whether its answers count towards a majority.
     counts: bool = True
     amnesiac: bool = False
+    #: Its store is being begun anew: nothing that it says in this epoch counts any more.
+    leaving: bool = False
     #: False until a probe has shown where the logs part.
     streaming: bool = False
     probe_request: int | None = None
@@ -141,6 +143,8 @@ class Replication:
             peer.silence(now_ms)
             return True
         peer.heard(now_ms)
+        if peer.leaving:
+            return True
         if has_lost_data(status, peer.memory, peer.member_as):
             self._lost(peer, now_ms)
             return True
@@ -166,9 +170,8 @@ class Replication:
             return
         peer.heard(now_ms)
         if isinstance(answer, Refused):
-            if answer.reason in ("amnesiac", "not_admitted") or (
-                answer.reason == "mismatch" and answer.status.tail.offset < sent.verified_then
-            ):
+            gone = answer.reason == "mismatch" and answer.status.tail.offset < sent.verified_then
+            if answer.reason in ("amnesiac", "not_admitted") or answer.status.incarnation != peer.member_as or gone:
                 self._lost(peer, now_ms)
             elif answer.reason == "mismatch":
                 peer.in_flight.clear()
@@ -212,6 +215,18 @@ class Replication:
         votes += [p.verified for p in self.peers.values() if p.counts and p.region in self.members and p.region != region]
         need = majority(len(self.members))
         return len(votes) >= need and sorted(votes, reverse=True)[need - 1] >= self.committed
+
+    def leave_out(self, region: str, now_ms: int) -> bool:
+        """Count `region` no more in this epoch, since its store is to be begun anew; False, and nothing is changed, where
+        without it no majority holds all that is committed. What it has said to hold, and what is under way, may be gone in a moment."""
+        if not self.held_without(region):
+            return False
+        peer = self.peers.get(region)
+        if peer is not None:
+            peer.leaving, peer.amnesiac, peer.counts, peer.streaming, peer.verified = True, True, False, False, 0
+            peer.in_flight.clear()
+            peer.not_before_ms = now_ms + BACKOFF_MAX_MS
+        return True
 
     def memories(self) -> dict[str, Peer]:
         """What to write beside the data, here and at every receiver: the most heard of each region."""

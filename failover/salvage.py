@@ -15,7 +15,7 @@ import msgspec
 
 from boards.model import BoardRules, Outcome, Submission
 from journal.ports import OrphanBatch
-from journal.records import BoardCreated, Record, Scored, open_entry
+from journal.records import BoardCreated, EpochStarted, Record, Scored, open_entry
 
 #: In front of the subject of an event that is sent again.
 SALVAGED = "salvaged:"
@@ -27,6 +27,18 @@ State = Literal["done", "held", "operator", "open"]
 
 #: Outcomes that leave the identity in the lineage with this content.
 _DONE = {Outcome.APPLIED_FIRST, Outcome.APPLIED, Outcome.DUPLICATE, Outcome.NOT_AN_IMPROVEMENT, Outcome.SUPERSEDED}
+
+
+def modes(batches: Iterable[OrphanBatch]) -> dict[int, str]:
+    """Epoch -> `quorum` or `local`, of those whose start record is among these entries."""
+    found: dict[int, str] = {}
+    for batch in batches:
+        for entry in batch.entries:
+            if entry.term is not None:
+                started = open_entry(entry)[0]
+                assert isinstance(started, EpochStarted)
+                found[started.epoch] = started.mode
+    return found
 
 
 class Known(NamedTuple):

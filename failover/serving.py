@@ -16,8 +16,8 @@ def own_appended(state: ShardState, event: e.OwnAppended) -> list[e.Action]:
     if isinstance(event.answer, Refused):
         return _own_refused(state, event.answer, event.now_ms)
     if event.answer is None:
-        if state.role is Role.STARTING:
-            return failed(state, event.now_ms, 0.5, "store_unavailable", "the own store did not answer the start of the epoch")
+        if state.trying is not None:
+            return failed(state, event.now_ms, 0.5, "store_unavailable", "the own store did not answer while the epoch was started")
         return step_down(state, "the own store did not answer", look_at_ms=event.now_ms)
     state.tail = max(state.tail, event.answer.tail)
     replication.appended(state.tail.offset)
@@ -41,7 +41,7 @@ def peer_answered(state: ShardState, event: e.PeerAnswered) -> list[e.Action]:
     replication = state.replication
     if replication is None or event.epoch != state.epoch:
         return []
-    if isinstance(event.answer, Refused):
+    if isinstance(event.answer, Refused) and event.answer.status.incarnation == replication.members.get(event.region):
         status = event.answer.status
         if status.fence > state.epoch or (
             event.answer.reason == "fenced" and (status.granted_region, status.granted_attempt) != (state.region, state.attempt)

@@ -100,6 +100,8 @@ class ShardState:
     #: Since when the current failure streak backs off.
     backoff_ms: int = 0
     failed_ms: list[int] = field(default_factory=list)
+    #: After a failure: before then this region does not try by itself.
+    retry_ms: int = 0
     drained_ms: int = 0
     drain_offset: int = 0
     #: The newest started epoch that this machine has heard of, for status and for refusals.

@@ -87,7 +87,8 @@ class MemoryLog:
         self._peers: dict[str, Peer] = {}
         self._orphans: dict[int, list[Entry]] = {}
         self._acceptor = ""
-        self._lease_ms = 0
+        #: (epoch, longest lease promised under it)
+        self._lease = (0, 0)
 
     @property
     def committed(self) -> int:
@@ -112,7 +113,7 @@ class MemoryLog:
             terms=list(self._terms),
             peers=dict(self._peers),
             amnesiac=self._amnesiac,
-            lease_ms=self._lease_ms,
+            lease_ms=self._leased_ms(),
         )
 
     def append(
@@ -195,6 +196,8 @@ class MemoryLog:
             newest.epoch > message.from_epoch or (newest.epoch == message.from_epoch and newest.owner != message.from_owner)
         ):
             return self._refuse("moved")
+        if self._leased_ms() and message.acceptor != self._acceptor:
+            return self._refuse("superseded")
         if self._below(message.remembered):
             self._amnesiac = True
             return self._refuse("amnesiac")
@@ -214,7 +217,7 @@ class MemoryLog:
             return self._refuse(reason)
         if acceptor != self._acceptor:
             return self._refuse("superseded")
-        self._lease_ms = max(self._lease_ms, lease_ms)
+        self._lease = (epoch, max(self._leased_ms(), lease_ms))
         return Granted(self.status())
 
     def adopt(self, *, epoch: int, attempt: str, expected: Position, keep: int, entries: Sequence[Entry]) -> Accepted | Refused:
@@ -266,10 +269,15 @@ class MemoryLog:
         if incarnation == self._incarnation:
             self._amnesiac = True
 
-    def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
+    def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
         """Begin anew. With the token that is already this store's (a repeated call) only the fence is raised."""
         check_numbers(1, fence)
+        late = self._incarnation != replaces or self._fence > fence
+        if replaces is not None and late and incarnation != self._incarnation:
+            return self.status()
         if incarnation != self._incarnation:
+            # What was sent to the store as it was must not be taken by the new one.
+            self._granted = ("", "")
             self._cut(0)
             self._committed = 0
             self._amnesiac = False
@@ -281,6 +289,10 @@ class MemoryLog:
         if not self._incarnation:
             return "not_admitted"
         return "amnesiac" if self._amnesiac else None
+
+    def _leased_ms(self) -> int:
+        """Longest lease promised under the present fence: a later epoch has waited for all before it."""
+        return self._lease[1] if self._lease[0] == self._fence else 0
 
     def _below(self, remembered: Peer) -> bool:
         """Whether more was heard of this store than it holds: then it has lost data."""
@@ -405,9 +417,9 @@ class MemoryJournal:
         """See the port."""
         self.log.mark_amnesiac(incarnation)
 
-    async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
+    async def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
         """See the port."""
-        return self.log.readmit(incarnation=incarnation, fence=fence)
+        return self.log.readmit(incarnation=incarnation, fence=fence, replaces=replaces)
 
     async def wait_for(self, *, committed_above: int, timeout_ms: int) -> int:
         """See the port."""

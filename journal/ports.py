@@ -83,10 +83,12 @@ class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, Peer] = {}
     #: This store was found to have lost data; it neither votes nor counts until readmitted.
     amnesiac: bool = False
-    #: Longest lease that was ever promised at this store; 0 where no authority ever asked for one.
+    #: Longest lease that was promised at this store under its present fence; 0 where none was.
     lease_ms: int = 0
     #: Since when its region has heard of no progress of the authority, in ms; -1 where nobody has looked (a store cannot know).
     silent_ms: int = -1
+    #: The newest epoch that its region has heard an authority of; 0 where none was since it began to listen.
+    silent_epoch: int = 0
 
     @property
     def newest(self) -> Term | None:
@@ -146,6 +148,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     admit_as: str = ""
     #: The most that the coordinator knows to have been heard of this very store.
     remembered: Peer = Peer()
+    #: Set by the region's acceptor, which knows what it has promised; "" from a process that comes past it.
+    acceptor: str = ""
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +177,7 @@ Reason = Literal[
     "amnesiac",  # this store is known to have lost data
     "leased",  # Seal: the region has promised the present authority not to seal yet; `wait_ms` says how long still.
     # Renew: another region waits to seal here, so no promise is made longer.
-    "superseded",  # Renew: another process of the region is its acceptor now
+    "superseded",  # Renew, and Seal under a lease: it did not come through the region's present acceptor
 ]
 
 
@@ -252,7 +256,7 @@ class Journal(Protocol):
     async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
         """Whether an authority may have a lease: `fenced` unless fence = epoch, granted to `attempt`; `superseded` for another acceptor.
 
-        Keeps the longest `lease_ms` durably, so that the next acceptor knows how long it must wait.
+        Keeps the longest `lease_ms` of the epoch durably, so that the next acceptor knows how long it must wait.
         """
         ...
 
@@ -287,8 +291,10 @@ class Journal(Protocol):
         """
         ...
 
-    async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
-        """Begin anew under a new token: all entries go to the orphans, the log is empty, the fence is at least `fence`, the mark is gone.
+    async def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
+        """Begin anew under a new token: all entries go to the orphans, the log is empty, the fence is at least `fence` and granted to
+        nobody, the mark is gone. With `replaces`, nothing happens unless that is the store's present token and its fence is at most
+        `fence`: a late call of an earlier readmission must not empty it again.
 
         The store counts again only when an epoch has started whose members name the new token.
         """

@@ -3,7 +3,7 @@
 Keys of a shard, all under `laurel:{<shard>}:`
 
     meta              hash: fence, granted_region, granted_attempt, incarnation, base, committed, tail_epoch, tail_offset, amnesiac,
-                      lease_ms, acceptor
+                      lease_epoch, lease_ms, acceptor
     log               list: an element is the digest (16 hex digits) and the msgpack of the `Entry`; index 0 is offset base + 1
     terms             hash: epoch -> "<first offset>|<msgpack of the Term>"; never trimmed
     peers             hash: region -> "<fence>|<verified>|<0 or 1: amnesiac>"
@@ -131,7 +131,7 @@ def _status(shard: str, reply: list[Any]) -> JournalStatus:
         terms=sorted(terms, key=lambda term: term.epoch),
         peers=peers,
         amnesiac=meta.get("amnesiac") == b"1",
-        lease_ms=int(meta.get("lease_ms", 0)),
+        lease_ms=int(meta.get("lease_ms", 0)) if meta.get("lease_epoch") == meta.get("fence") else 0,
     )
 
 
@@ -205,7 +205,18 @@ class RedisJournal:
         check_shard(self.shard, message.shard)
         m = message
         check_numbers(m.epoch, m.from_epoch, m.config_version, *m.remembered.pair)
-        header = (self._channel, m.lineage, m.target, m.epoch, m.attempt, m.from_epoch, m.from_owner, m.admit_as, *m.remembered.pair)
+        header = (
+            self._channel,
+            m.lineage,
+            m.target,
+            m.epoch,
+            m.attempt,
+            m.from_epoch,
+            m.from_owner,
+            m.admit_as,
+            *m.remembered.pair,
+            m.acceptor,
+        )
         return self._granted(await self._run("seal", header))
 
     async def take_acceptor(self, token: str) -> JournalStatus:
@@ -267,10 +278,10 @@ class RedisJournal:
         """See the port."""
         await self._run("mark_amnesiac", (incarnation,))
 
-    async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
+    async def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
         """See the port. With the token that is already this store's (a repeated call) only the fence is raised."""
         check_numbers(1, fence)
-        return _status(self.shard, await self._run("readmit", (self._channel, incarnation, fence)))
+        return _status(self.shard, await self._run("readmit", (self._channel, incarnation, fence, replaces is not None, replaces or "")))
 
     async def wait_for(self, *, committed_above: int, timeout_ms: int) -> int:
         """See the port. The shard's channel says where `committed` is now; read anyway every 250 ms in case a message was lost."""

@@ -58,17 +58,17 @@ class Granting:
                 if message.epoch > status.fence and (newest is None or newest.epoch <= message.from_epoch):
                     shard.promises.wanted(message.target, self._now_ms())
                 return Refused("leased", status, left)
-            return await self._journals[message.shard].seal(message)
+            return await self._journals[message.shard].seal(msgspec.structs.replace(message, acceptor=self._token))
 
     async def renew(self, message: Renew) -> Granted | Refused:
         """Promise a lease, or take note that it was given up. Raises JournalUnavailable: nothing is promised."""
         shard, received_ms = self._shards[message.shard], self._now_ms()
-        if message.lease_ms == 0:
-            shard.promises.given_up(message.sender, message.attempt)
-            return Granted(JournalStatus(shard=message.shard))
         async with shard.lock:
+            if message.lease_ms == 0:
+                shard.promises.given_up(message.sender, message.attempt)
+                return Granted(JournalStatus(shard=message.shard))
             await self._take(message.shard, shard)
-            if not shard.promises.may_renew(message.sender, received_ms):
+            if not shard.promises.may_renew(message.sender, message.attempt, received_ms):
                 return Refused("leased", await self._journals[message.shard].status())
             answer = await self._journals[message.shard].renew(
                 epoch=message.epoch, attempt=message.attempt, acceptor=self._token, lease_ms=message.lease_ms
@@ -76,8 +76,15 @@ class Granting:
             if isinstance(answer, Granted):
                 shard.promises.renewed(message.sender, message.attempt, message.lease_ms, received_ms)
             elif answer.reason == "superseded":
-                log.warning("%s: another process of this region is its acceptor now", message.shard)
+                log.warning("%s: this region's store knows another acceptor: no lease is promised", message.shard)
             return answer
+
+    async def readmit(self, shard: str, incarnation: str, fence: int, replaces: str) -> JournalStatus:
+        """`Journal.readmit`; a store that was begun anew, or exchanged before, must be told again who its acceptor is."""
+        part = self._shards[shard]
+        async with part.lock:
+            part.taken = False
+            return await self._journals[shard].readmit(incarnation=incarnation, fence=fence, replaces=replaces)
 
     def heard(self, message: Append) -> None:
         """An authority's Append was taken."""
@@ -89,7 +96,8 @@ class Granting:
 
     def with_silence(self, status: JournalStatus) -> JournalStatus:
         """A store's status with what only its acceptor knows."""
-        return msgspec.structs.replace(status, silent_ms=self.silent_ms(status.shard))
+        heard = self._shards[status.shard].heard
+        return msgspec.structs.replace(status, silent_ms=heard.silent_ms(self._now_ms()), silent_epoch=heard.epoch)
 
     async def _take(self, name: str, shard: _Shard) -> None:
         if not shard.taken:

@@ -138,7 +138,7 @@ class Acceptor:
             case "drain":
                 return _encode(await self._shards.drain(shard, asked["epoch"], asked["to"], asked["asked_by"]))
             case "readmit":
-                return _encode(await self._journals[shard].readmit(incarnation=asked["incarnation"], fence=asked["fence"]))
+                return _encode(await self._granting.readmit(shard, asked["incarnation"], asked["fence"], asked["replaces"]))
             case "operate":
                 return _encode(await self._shards.operate(shard, asked["order"]))
         raise KeyError(f"unknown message {what}")

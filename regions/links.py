@@ -148,7 +148,8 @@ class HttpLinks:
         raw = await self._ask(region, "operate", {"shard": shard, "order": order}, 12.0)
         return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
 
-    async def readmit(self, region: str, shard: str, incarnation: str, fence: int) -> JournalStatus | None:
+    async def readmit(self, region: str, shard: str, incarnation: str, fence: int, replaces: str) -> JournalStatus | None:
         """See `actors.ports.Links`."""
-        raw = await self._ask(region, "readmit", {"shard": shard, "incarnation": incarnation, "fence": fence}, 30.0)
+        asked = {"shard": shard, "incarnation": incarnation, "fence": fence, "replaces": replaces}
+        raw = await self._ask(region, "readmit", asked, 30.0)
         return None if raw is None else _status.decode(raw)

@@ -122,9 +122,9 @@ class WatchedLog(MemoryLog):
         self._end(before, answer)
         return answer
 
-    def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
+    def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
         before = self._begin("readmit", None)
-        answer = super().readmit(incarnation=incarnation, fence=fence)
+        answer = super().readmit(incarnation=incarnation, fence=fence, replaces=replaces)
         if self._fence < before[0]:
             raise Violation("I6", f"the fence of {self.region} fell from {before[0]} to {self._fence}")
         return answer

@@ -103,8 +103,8 @@ class Door:
     async def renew(self, *, epoch: int, attempt: str, acceptor: str, lease_ms: int) -> Granted | Refused:
         return await (await self._open()).renew(epoch=epoch, attempt=attempt, acceptor=acceptor, lease_ms=lease_ms)
 
-    async def readmit(self, *, incarnation: str, fence: int) -> JournalStatus:
-        return await (await self._open()).readmit(incarnation=incarnation, fence=fence)
+    async def readmit(self, *, incarnation: str, fence: int, replaces: str | None = None) -> JournalStatus:
+        return await (await self._open()).readmit(incarnation=incarnation, fence=fence, replaces=replaces)
 
     async def close(self) -> None:
         """Nothing to give back: the store is the region's."""

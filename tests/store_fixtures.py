@@ -131,6 +131,7 @@ def sealing(
     admit_as: str = "",
     lineage: str = "L1",
     remembered: Peer = Peer(),
+    acceptor: str = "",
 ) -> Seal:
     """A Seal with the attempt `try-<epoch>` unless another is given."""
     return Seal(
@@ -147,6 +148,7 @@ def sealing(
         from_owner=deposes[1],
         admit_as=admit_as,
         remembered=remembered,
+        acceptor=acceptor,
     )
 
 

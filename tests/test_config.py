@@ -108,12 +108,12 @@ BAD = {
     "unknown acknowledgement": (
         "ack: quorum",
         "ack: async",
-        "shards.eu-west/0.ack must be `quorum` or `local`, not \"async\".",
+        'shards.eu-west/0.ack must be `quorum` or `local`, not "async".',
     ),
     "unknown answer to a loss": (
         "on_region_loss: hold",
         "on_region_loss: panic",
-        "shards.eu-west/0.on_region_loss must be `hold` or `promote`, not \"panic\".",
+        'shards.eu-west/0.on_region_loss must be `hold` or `promote`, not "panic".',
     ),
     "detection within a few heartbeats": (
         "heartbeat_ms: 100",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from inprocess_cluster import TIMING, Cluster, tell, until
 
+from failover.events import Role
+
 DETECTION_MS = 250
 PROMOTE = replace(TIMING, detection_ms=DETECTION_MS)
 
@@ -18,7 +20,7 @@ def test_a_lost_region_is_replaced_by_the_first_of_the_others_within_its_detecti
         await c.write(3, through="ap")
         c.stop("eu")
         lost = time.monotonic()
-        await until(lambda: c.authorities() == ["us"], c.told)
+        await until(lambda: c.authorities() == ["us"], lambda: str(c.told()))
         assert (time.monotonic() - lost) * 1000 >= DETECTION_MS * 0.7, "not before the region was silent for so long"
         await c.write(3, through="ap")
         c.come_back("eu")
@@ -37,9 +39,35 @@ def test_a_region_that_is_heard_but_hears_nobody_is_lost_too(tmp_path: Path) -> 
         for other in ("us", "ap"):
             c.wires["eu", other].lost.add("append reply")
             c.wires[other, "eu"].lost.add("append reply")
-        await until(lambda: "us" in c.authorities(), c.told)
+        await until(lambda: "us" in c.authorities(), lambda: str(c.told()))
         c.heal()
         await c.authority("us")
+
+    tell(tmp_path, story, timing=PROMOTE)
+
+
+def test_an_authority_whose_own_store_dies_while_it_catches_up_gives_up_and_is_replaced(tmp_path: Path) -> None:
+    """Its heartbeats need no store of its own: nobody would ever find it lost."""
+
+    async def story(c: Cluster) -> None:
+        c.start()
+        await c.authority("eu")
+        await c.write(3)
+        us = c["us"].actor
+
+        async def rebuilding() -> None:
+            await asyncio.sleep(0.02)
+
+        us.folding._fold_some = rebuilding  # type: ignore[method-assign]
+        forced = asyncio.ensure_future(c.force("us"))
+        await until(lambda: us.state.role is Role.CATCHING_UP, lambda: str(c.told()))
+        c["us"].up = False
+        ended = await forced
+        assert (ended["ok"], ended["code"]) == (False, "store_unavailable")
+        await until(lambda: set(c.authorities()) & {"eu", "ap"}, lambda: str(c.told()))
+        await c.restart("us")
+        c["us"].up = True
+        await c.check()
 
     tell(tmp_path, story, timing=PROMOTE)
 
@@ -52,7 +80,7 @@ def test_the_second_candidate_takes_over_where_the_first_cannot(tmp_path: Path) 
         await c.authority("eu")
         c.crash("us")
         c.stop("eu")
-        await until(lambda: c.authorities() == ["ap"], c.told)
+        await until(lambda: c.authorities() == ["ap"], lambda: str(c.told()))
         c.come_back("eu")
         c.start("us")
         await c.check()
@@ -68,7 +96,7 @@ def test_after_one_automatic_failover_the_next_region_that_is_lost_is_waited_for
         c.start()
         await c.authority("eu")
         c.stop("eu")
-        await until(lambda: c.authorities() == ["us"], c.told)
+        await until(lambda: c.authorities() == ["us"], lambda: str(c.told()))
         c.come_back("eu")
         await c.authority("us")
         await until(lambda: c["ap"].actor.state.detector.automatic_ms is not None, "ap has read how us came to own it")

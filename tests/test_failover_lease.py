@@ -109,18 +109,19 @@ def test_a_lease_given_up_frees_the_seal_and_only_the_attempt_that_held_it_can()
     assert promises.left_ms("us", 1) > 0
     promises.given_up("eu", "a")
     assert promises.left_ms("us", 1) == 0
+    assert not promises.may_renew("eu", "a", 2) and promises.may_renew("eu", "a later one", 2), "a renewal that was overtaken"
 
 
 def test_a_region_that_waits_to_seal_gets_its_turn_though_the_holder_asks_again_and_again() -> None:
     """An authority that is heard and hears nobody renews for ever without ever holding a lease."""
     promises = Promises()
     promises.renewed("eu", "a", L, 0)
-    assert promises.may_renew("eu", 1)
+    assert promises.may_renew("eu", "a", 1)
     promises.wanted("us", 1)
     over = promise_ms(L)
-    assert not promises.may_renew("eu", over + 999) and promises.may_renew("us", 2)
+    assert not promises.may_renew("eu", "a", over + 999) and promises.may_renew("us", "b", 2)
     assert promises.left_ms("us", over) == 0
-    assert promises.may_renew("eu", over + 1000), "it did not come"
+    assert promises.may_renew("eu", "a", over + 1000), "it did not come"
 
 
 def test_an_old_holders_promise_holds_on_beside_a_new_ones() -> None:

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from inprocess_cluster import SHARD, TIMING, Cluster, tell, until
-from inprocess_region import Door
-from watched_log import Sent
+from inprocess_cluster import TIMING, Cluster, tell, until
+from inprocess_region import SHARD, Door
+from watched_log import Sent, WatchedLog
 
 from boards.model import Outcome
-from failover.lease import promise_ms
+from failover.lease import Promises, promise_ms
 from journal.ports import Refused, Seal
 from journal.records import Scored, open_entry
 from regions.granting import Granting
@@ -150,6 +150,77 @@ def test_an_owner_that_is_heard_but_hears_nobody_does_not_keep_the_others_out(tm
         assert (time.monotonic() - began) * 1000 < promise_ms(LEASE_MS) + 2000
         c.heal()
         await c.authority("us")
+
+    tell_local(tmp_path, story)
+
+
+def test_a_store_that_was_exchanged_and_readmitted_promises_leases_again(tmp_path: Path) -> None:
+    """1. us's store is exchanged for an empty one under a gateway that lives on, and readmitted. 2. ap goes away: us alone must renew."""
+
+    async def story(c: Cluster) -> None:
+        c["us"].swap(WatchedLog(SHARD, "us", c.watch))
+        await until(lambda: c["eu"].actor.state.replication.peers["us"].amnesiac, "eu sees that it lost its data")  # type: ignore[union-attr]
+        assert (await c["eu"].actor.moving.readmit("us", "operator"))["ok"]
+        await c.authority("eu", above=1)
+        await c.write(2)
+        c.stop("ap")
+        await until(lambda: "us" in c["eu"].actor.state.lease._granted, "us grants leases")  # type: ignore[union-attr]
+        await c.write(2)
+        c.come_back("ap")
+
+    tell_local(tmp_path, story)
+
+
+def test_a_forced_failover_does_not_wait_out_a_lease_that_its_owner_has_given_up(tmp_path: Path) -> None:
+    """In a healthy cluster the owner hears of the seal at once, and steps down."""
+
+    async def story(c: Cluster) -> None:
+        began = time.monotonic()
+        assert (await c.force("us"))["ok"]
+        assert (time.monotonic() - began) * 1000 < LEASE_MS / 2
+        await c.check()
+
+    tell_local(tmp_path, story)
+
+
+def test_what_was_cut_from_a_local_epoch_is_salvaged_though_the_configuration_says_quorum_by_now(tmp_path: Path) -> None:
+    async def story(c: Cluster) -> None:
+        sent = await alone(c)
+        c.isolate("eu")
+        assert (await c.force("us"))["ok"]
+        c.mode = "quorum"
+        c.heal()
+        await c.restart("eu")
+        await c.authority("us")
+        await until(lambda: sent.event_id in held(c, "us"), "salvaged")
+
+    tell_local(tmp_path, story)
+
+
+def test_an_acceptor_that_was_replaced_does_not_seal_past_its_successors_promise(tmp_path: Path) -> None:
+    """The old one's own promises are over; a process that comes past every acceptor is refused too. I7."""
+
+    async def story(c: Cluster) -> None:
+        c.isolate("us")
+        now = [0]
+        successor = Granting({SHARD: Door(c["us"])}, now_ms=lambda: now[0])
+        await successor.take_over()
+        now[0] = 10**9
+        newest = c["us"].log.status().newest
+        assert newest is not None
+        message = Seal(
+            shard=SHARD, lineage=newest.lineage, config_version=newest.config_version, sender="ap", incarnation="", request_id="r",
+            epoch=2, target="ap", attempt="x", from_epoch=1, from_owner="eu",
+        )  # fmt: skip
+        past = c["us"].log.seal(message)
+        assert isinstance(past, Refused) and past.reason == "superseded"
+        old = c["us"].acceptor._granting
+        old._shards[SHARD].promises = Promises()
+        late = await old.seal(message)
+        assert isinstance(late, Refused) and late.reason == "superseded"
+        assert not isinstance(await successor.seal(message), Refused)
+        c.heal()
+        await c.authority("eu", above=2)
 
     tell_local(tmp_path, story)
 

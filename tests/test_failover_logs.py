@@ -316,3 +316,18 @@ def test_a_readmitted_member_does_not_vote_and_a_store_is_begun_anew_only_if_oth
     assert made.held_without("ap")
     made.peers["us"].verified, made.peers["ap"].verified = 3, 4
     assert not made.held_without("ap") and made.held_without("us")
+
+
+def test_a_store_that_is_begun_anew_counts_no_more_in_this_epoch_whatever_it_has_said_or_still_says() -> None:
+    """Found by the simulator: an answer that was under way, or known from before, made a majority of one store and an emptied one."""
+    made, own, take = epoch_of(start=4, tail=6)
+    streaming(made, own, take, "us", store("us", [1] * 3))
+    (ship,) = [s for s in made.sends(1, take) if isinstance(s, Ship) and s.region == "us"]
+    assert not made.leave_out("us", 2), "ap is not known to hold what is committed"
+    made.peers["ap"].verified = 3
+    assert made.leave_out("us", 2)
+    made.answered("us", ship.request, accepted(6, 6), own, 3)
+    assert made.peers["us"].verified == 0 and made.advance(3) is None
+    (probe,) = [s for s in made.sends(5000, take) if isinstance(s, ProbePeer) and s.region == "us"]
+    assert made.probed("us", probe.request, store("us", [1, 1, 1, 2, 2, 2], fence=2), own, 5001)
+    assert not made.peers["us"].counts and shipped(made.sends(9000, take), "us") == []

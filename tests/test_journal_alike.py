@@ -52,7 +52,8 @@ class Chooser:
         if operation == "take_acceptor":
             return operation, {"token": "a" * self.below(2)}
         if operation == "readmit":
-            return "readmit", {"incarnation": f"i-{self.below(3)}", "fence": max(0, status.fence + self.below(4) - 2)}
+            replaces = None if self.below(2) else f"i-{self.below(3)}"
+            return "readmit", {"incarnation": f"i-{self.below(3)}", "fence": max(0, status.fence + self.below(4) - 2), "replaces": replaces}
         draw = {"seal": self._seal, "append": self._append, "accept": self._accept, "adopt": self._adopt}[operation]
         return operation, draw(status)
 
@@ -70,6 +71,7 @@ class Chooser:
             admit_as=("", "i-0")[self.below(2)],
             lineage=lineage,
             remembered=remembered,
+            acceptor="a" * self.below(2),
         )
         return {"message": message}
 

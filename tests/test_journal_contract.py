@@ -305,7 +305,9 @@ def test_the_fence_never_goes_down_and_an_epoch_belongs_to_one_attempt(run: Run)
             assert reason(await take(journal, epoch, (0, 0), attempt=attempt)) == "fenced"
         assert (await journal.readmit(incarnation="i-new", fence=3)).fence == 7
         status = await journal.status()
-        assert (status.fence, status.granted_region, status.granted_attempt) == (7, "eu", "try-7")
+        assert (status.fence, status.granted_region, status.granted_attempt) == (7, "", ""), (
+            "what was sent to the old store is not for the new"
+        )
 
     run(story)
 
@@ -397,6 +399,23 @@ def test_a_store_below_what_was_heard_of_it_marks_itself_and_refuses(run: Run) -
     run(story)
 
 
+def test_a_late_readmission_does_not_empty_the_store_again(run: Run) -> None:
+    async def story(journal: Journal, shard: str) -> None:
+        await admit(journal, shard)
+        accepted(await take(journal, 1, (0, 0), chapter(1, 1, 2)))
+        assert (await journal.readmit(incarnation="i-1", fence=1, replaces="other")).incarnation == "i-ap"
+        begun = await journal.readmit(incarnation="i-1", fence=1, replaces="i-ap")
+        assert (begun.incarnation, begun.tail, begun.fence, begun.granted_attempt) == ("i-1", Position(0, 0), 1, "")
+        assert await journal.readmit(incarnation="i-1", fence=1, replaces="i-ap") == begun
+        assert reason(await journal.accept(shipping(shard, 1, (0, 0), chapter(1, 1, 2)))) == "fenced", "sent to the store as it was"
+        accepted(await journal.accept(shipping(shard, 2, (0, 0), chapter(1, 1, 2))))
+        for late in ("i-ap", "i-1"):
+            status = await journal.readmit(incarnation="i-2", fence=1, replaces=late)
+            assert (status.incarnation, status.tail) == ("i-1", Position(1, 2)), "an order of epoch 1, after epoch 2 was heard of"
+
+    run(story)
+
+
 def test_a_lease_is_renewed_only_for_the_granted_attempt_and_by_the_newest_acceptor(run: Run) -> None:
     async def story(journal: Journal, shard: str) -> None:
         await journal.take_acceptor("a-1")
@@ -414,8 +433,13 @@ def test_a_lease_is_renewed_only_for_the_granted_attempt_and_by_the_newest_accep
         assert (await journal.take_acceptor("a-2")).lease_ms == 1500, "the next acceptor knows how long to wait"
         assert reason(await renew(9)) == "superseded"
         assert isinstance(await renew(9, acceptor="a-2", lease_ms=2000), Granted)
-        assert isinstance(await journal.seal(sealing(shard, 10, target="us")), Granted)
+        for past in ("", "a-1"):
+            assert reason(await journal.seal(sealing(shard, 10, target="us", acceptor=past))) == "superseded"
+        sealed = await journal.seal(sealing(shard, 10, target="us", acceptor="a-2"))
+        assert isinstance(sealed, Granted) and sealed.status.lease_ms == 0, "whoever may seal has waited for all earlier promises"
         assert reason(await renew(9, acceptor="a-2")) == "fenced"
+        shorter = await renew(10, acceptor="a-2", lease_ms=300)
+        assert isinstance(shorter, Granted) and shorter.status.lease_ms == 300
         await journal.mark_amnesiac("i-ap")
         assert reason(await renew(10, acceptor="a-2")) == "amnesiac"
 

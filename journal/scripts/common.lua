@@ -190,6 +190,14 @@ local function lost_data()
   return everything('amnesiac')
 end
 
+-- The acceptor that took its role last, and the longest lease promised under the present fence: a later epoch has waited
+-- for all before it.
+local function load_lease(store)
+  local held = redis.call('HMGET', META, 'acceptor', 'lease_epoch', 'lease_ms')
+  local epoch, lease_ms = whole(held[2] or 0), whole(held[3] or 0)
+  return held[1] or '', epoch == store.fence and lease_ms or 0
+end
+
 local function promise(store, epoch, region, attempt)
   if epoch > store.fence then
     store.fence, store.granted_region, store.granted_attempt = epoch, region, attempt

@@ -5,7 +5,7 @@ local store = load_store()
 local reason = unfit(store)
 if reason then return everything(reason) end
 if epoch ~= store.fence or attempt ~= store.granted_attempt then return everything('fenced') end
-local held = redis.call('HMGET', META, 'acceptor', 'lease_ms')
-if acceptor ~= (held[1] or '') then return everything('superseded') end
-if lease_ms > whole(held[2] or 0) then redis.call('HSET', META, 'lease_ms', text(lease_ms)) end
+local held, longest = load_lease(store)
+if acceptor ~= held then return everything('superseded') end
+if lease_ms > longest then redis.call('HSET', META, 'lease_epoch', text(epoch), 'lease_ms', text(lease_ms)) end
 return everything('ok')
