@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test check format constraints clean
+.PHONY: help demo test prove check format constraints clean
 
 PY := .venv/bin/python
 #: Written last, so that an interrupted set-up is done again.
@@ -13,6 +13,7 @@ help:
 	@printf '%s\n' \
 	  'make demo         three regions on this machine: score, rank, kill a region, fail over, prove it' \
 	  'make test         all tests, those without Ray first' \
+  'make prove        10,000 simulated schedules, every mutant, five minutes of chaos on real processes' \
 	  'make check        format, lint, types, import contracts' \
 	  'make format       let ruff format the code and mend what it can' \
 	  'make constraints  write the installed versions into constraints.txt' \
@@ -23,6 +24,11 @@ demo: $(READY)
 
 test: $(READY)
 	@$(PY) -m pytest
+
+prove: $(READY)
+	@echo '== 10,000 schedules from fixed seeds'; .venv/bin/laurel simulate --runs 10000 --seed 0
+	@echo '== mutants: each must be caught'; .venv/bin/laurel simulate --mutants
+	@echo '== five minutes of chaos on three real regions'; .venv/bin/laurel drill chaos --minutes 5 --seed 1
 
 check: $(READY)
 	@echo '== format'; $(PY) -m ruff format --check .
