@@ -6,12 +6,9 @@ Exit code 0 when all was measured, whether goals were met or not; 1 when it coul
 import argparse
 import importlib
 import os
-import platform
 import signal
-import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
@@ -19,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.figures import Figure, line
 from benchmarks.options import Options
+from laurel.provenance import commit, machine
 
 #: A run ends by then, whatever happens; stopping the regions may take some seconds more.
 LIMIT_S = 160
@@ -78,13 +76,10 @@ def _stopped(number: int, frame: FrameType | None) -> None:
 
 def context() -> str:
     """What a figure is worth nothing without: when, on what, of which commit."""
-    root = Path(__file__).resolve().parent.parent
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False)
-    commit = found.stdout.strip() or "unknown"
-    load = os.getloadavg()[0]
+    load, here = os.getloadavg()[0], machine()
     return (
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit}, {os.cpu_count()} cores, load {load:.1f}, "
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit()}, {here['cores']} cores, load {load:.1f}, "
+        f"{here['kernel']}, Python {here['python']}"
     )
 
 

@@ -1,17 +1,13 @@
 """One chaos run, from the first region's start to the last one's end."""
 
 import errno
-import os
-import platform
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +18,7 @@ from chaos.nemesis import Nemesis
 from chaos.report import Report, judge, write_report
 from chaos.rig import BOARDS, SHARD, Rig
 from chaos.schedule import Kind
+from laurel.provenance import commit, machine
 from regions.launcher import StartError
 
 #: Writes before the first fault, and after the last one, in seconds.
@@ -177,30 +174,6 @@ def _first_line(settings: Settings, kinds: Sequence[Kind], unavailable: dict[str
         commit=commit(),
         machine=machine(),
     )
-
-
-def commit() -> str:
-    """The checkout's commit, with `+changes` where files differ from it; `unknown` outside of a checkout."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(_ROOT), *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def machine() -> dict[str, str]:
-    """What the run was done on; nothing that names the machine."""
-    memory = next((line.split()[1] for line in Path("/proc/meminfo").read_text("utf-8").splitlines() if line.startswith("MemTotal")), "0")
-    return {
-        "cores": str(len(os.sched_getaffinity(0))),
-        "memory_mb": str(int(memory) // 1024),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "ray": version("ray"),
-    }
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from drills.picture import draw
-from drills.report import PHASES, Report, allowed, measured, ms, phases_of, verdict_words
+from drills.report import PHASES, Report, allowed, measured, ms, phases_of, provenance, verdict_words
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --paper: #fbfbf9; --line: #d9dde3; --card: #ffffff;
@@ -51,6 +51,7 @@ def to_page(report: Report) -> str:
         f"<p>{escape(report.summary)}</p>",
         f'<p class="soft">{escape(report.drill)}, begun {at} by {escape(report.asked_by or "an operator")}; '
         f"the owner was {escape(report.owner)}</p>",
+        f'<p class="soft">{escape(provenance(report))}</p>',
         "<h2>Timeline</h2>",
         f'<div class="wide">{draw(report)}</div>',
         "<h2>Objectives</h2>",

@@ -145,6 +145,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     objectives: list[Objective]
     notes: list[str]
     timeline: Timeline
+    #: Of the process that drove the drill; see `laurel.provenance`.
+    commit: str = ""
+    machine: dict[str, str] = {}
+
+
+def provenance(report: Report) -> str:
+    """Commit and machine in one line, "" where nobody said."""
+    here = ", ".join(f"{name} {value}" for name, value in report.machine.items())
+    return ", ".join(filter(None, (report.commit and f"commit {report.commit}", here)))
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -192,7 +201,13 @@ def verdict_words(report: Report) -> str:
 def to_text(report: Report) -> str:
     """The report as text, at most 120 columns wide but for sentences."""
     w = report.writes
-    lines = [f"Drill {report.plan} on {report.shard}: {verdict_words(report)}.", f"{report.drill}, asked by {report.asked_by}", "", "Steps"]
+    lines = [
+        f"Drill {report.plan} on {report.shard}: {verdict_words(report)}.",
+        f"{report.drill}, asked by {report.asked_by}",
+        provenance(report),
+        "",
+        "Steps",
+    ]
     for step in report.steps:
         failed = f"  FAILED: {step.failed}" if step.failed else ""
         lines.append(f"  {step.began_ms / 1000:7.2f} s  {step.words}, {ms(step.ended_ms - step.began_ms)}{failed}")

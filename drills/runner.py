@@ -19,6 +19,7 @@ from drills.course import Course, StepFailed
 from drills.plan import Plan
 from drills.ports import Cluster, DrillError, NoAnswer, Refusal, Unfit
 from drills.report import Report, StepTold, Verdict
+from laurel.provenance import commit, machine
 
 #: The canary's last events, and the proof, take at most so long each.
 LAST_S, PROOF_S = 10.0, 20.0
@@ -274,6 +275,8 @@ class Runner:
             objectives=objectives,
             notes=list(self._notes),
             timeline=measures.timeline(book, regions, course.seen, moves, self.now_ms()),
+            commit=commit(),
+            machine=machine(),
         )
 
     async def _end(self, report: Report, owner: str) -> None:
