@@ -1,20 +1,23 @@
 """What journal tests share: a store process with its own flags, a free loopback port and a data directory that survives
 a restart; short ways to write entries and messages."""
 
+import asyncio
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from journal.memory import MemoryJournal, MemoryLog
 from journal.ports import Accepted, Append, Granted, Journal, Peer, Position, Refused, Seal
 from journal.records import Entry, EpochStarted, HandedOver, seal_entry
+from journal.redis_journal import RedisJournal
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "")
 
@@ -215,3 +218,37 @@ def accepted(answer: object) -> Accepted:
     """The answer, which must say yes."""
     assert isinstance(answer, Accepted), answer
     return answer
+
+
+Story = Callable[[Journal, str], Awaitable[None]]
+Run = Callable[[Story], None]
+
+
+@pytest.fixture(scope="module", params=["memory", *(pytest.param(name, marks=pytest.mark.store) for name in ("valkey", "redis"))])
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    if request.param == "memory":
+        yield None
+        return
+    binary = valkey_binary() if request.param == "valkey" else redis_binary()
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    with running_store(binary, folder) as server:
+        yield server.url
+
+
+@pytest.fixture
+def run(store_url: str | None, request: pytest.FixtureRequest) -> Run:
+    """Tell a story to a fresh journal of the region `ap`, with its shard's name."""
+    shard = request.node.name
+
+    def tell(story: Story) -> None:
+        async def whole() -> None:
+            journal: Journal = MemoryJournal(MemoryLog(shard, "ap")) if store_url is None else RedisJournal(store_url, shard, region="ap")
+            try:
+                await story(journal, shard)
+            finally:
+                await journal.close()
+                await journal.close()
+
+        asyncio.run(whole())
+
+    return tell

@@ -4,17 +4,15 @@ Found by chaos: a gateway killed and back within two seconds answered a submit w
 """
 
 import asyncio
-from typing import Any
 
 import pytest
+from gateways import bare_gateway
 from http_edge import LAPS, OPERATOR, SERVER, SOLO, World, event, problem
 
 from actors.messages import BoardInfo
 from actors.replica import News
 from boards.policies import make_rules
 from regions.gateway_backend import GatewayBackend
-from regions.process_specs import GatewaySpec
-from regions.routing import Directory
 
 BOARD = BoardInfo(board_id=SOLO, number=1, incarnation="i", shard="eu-west/0", home="eu-west", rules=make_rules("best_score"))
 
@@ -44,28 +42,8 @@ def news(seq: int, *boards: BoardInfo, serving: bool = True) -> News:
 
 def after(*told: News | TimeoutError) -> tuple[GatewayBackend, Replica]:
     """A gateway that has heard these news."""
-    spec = GatewaySpec(
-        region="eu-west",
-        host="127.0.0.1",
-        port=1,
-        link_host="127.0.0.1",
-        link_port=2,
-        own_link="http://127.0.0.1:2",
-        store_url="redis://127.0.0.1:3/0",
-        peers={},
-        urls={},
-        shards={},
-        holding=[],
-        public_keys=[],
-        region_token="",
-        max_body_bytes=1,
-        max_events=1,
-        ack_timeout_ms=1,
-    )
     replica = Replica(*told)
-    handles: Any = replica
-    unused: Any = None
-    gateway = GatewayBackend(spec, handles=handles, links=unused, faults=unused, directory=Directory(), silent_ms=lambda _: 0)
+    gateway = bare_gateway(handles=replica)
 
     async def follow() -> None:
         task = asyncio.create_task(gateway.follow_replica())

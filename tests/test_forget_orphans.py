@@ -2,50 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from journal.memory import MemoryJournal, MemoryLog, NumberOutOfRange
+from journal.memory import NumberOutOfRange
 from journal.ports import Journal, JournalUnavailable
 from journal.records import Entry
 from journal.redis_journal import RedisJournal, open_client
 
 sys.path.insert(0, str(Path(__file__).parent))
-from store_fixtures import accepted, admit, chapter, redis_binary, running_store, shipping, take, valkey_binary
-
-Story = Callable[[Journal, str], Awaitable[None]]
-Run = Callable[[Story], None]
-
-
-@pytest.fixture(scope="module", params=["memory", *(pytest.param(name, marks=pytest.mark.store) for name in ("valkey", "redis"))])
-def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
-    if request.param == "memory":
-        yield None
-        return
-    binary = valkey_binary() if request.param == "valkey" else redis_binary()
-    with running_store(binary, tmp_path_factory.mktemp(request.param)) as server:
-        yield server.url
-
-
-@pytest.fixture
-def run(store_url: str | None, request: pytest.FixtureRequest) -> Run:
-    """Tell a story to a fresh journal of the region `ap`, with its shard's name."""
-    shard = request.node.name
-
-    def tell(story: Story) -> None:
-        async def whole() -> None:
-            journal: Journal = MemoryJournal(MemoryLog(shard, "ap")) if store_url is None else RedisJournal(store_url, shard, region="ap")
-            try:
-                await story(journal, shard)
-            finally:
-                await journal.close()
-
-        asyncio.run(whole())
-
-    return tell
+from store_fixtures import Run, accepted, admit, chapter, run, running_store, shipping, store_url, take, valkey_binary
 
 
 async def deposed(journal: Journal, shard: str, *, lost: int = 4, older: int = 1, newer: int = 2) -> list[Entry]:
@@ -55,6 +24,10 @@ async def deposed(journal: Journal, shard: str, *, lost: int = 4, older: int = 1
     accepted(await take(journal, older, (0, 0), entries, committed=3))
     accepted(await journal.accept(shipping(shard, newer, (older, 3), chapter(newer, 4, 1, owner="us"))))
     return entries[3:]
+
+
+#: Fixtures, used by name.
+__all__ = ["run", "store_url"]
 
 
 async def offsets(journal: Journal) -> dict[int, list[int]]:

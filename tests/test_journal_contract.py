@@ -2,65 +2,30 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from journal.memory import MemoryJournal, MemoryLog, NumberOutOfRange
+from journal.memory import NumberOutOfRange
 from journal.ports import Accepted, Granted, Journal, Peer, Position, Refused
 from journal.records import Entry
-from journal.redis_journal import RedisJournal
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_fixtures import (
+    Run,
     accepted,
     admit,
     chapter,
     filler,
     opening,
     reason,
-    redis_binary,
-    running_store,
+    run,
     sealing,
     shipping,
+    store_url,
     take,
-    valkey_binary,
 )
-
-Story = Callable[[Journal, str], Awaitable[None]]
-Run = Callable[[Story], None]
-
-
-@pytest.fixture(scope="module", params=["memory", *(pytest.param(name, marks=pytest.mark.store) for name in ("valkey", "redis"))])
-def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
-    if request.param == "memory":
-        yield None
-        return
-    binary = valkey_binary() if request.param == "valkey" else redis_binary()
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    with running_store(binary, folder) as server:
-        yield server.url
-
-
-@pytest.fixture
-def run(store_url: str | None, request: pytest.FixtureRequest) -> Run:
-    """Tell a story to a fresh journal of the region `ap`, with its shard's name."""
-    shard = request.node.name
-
-    def tell(story: Story) -> None:
-        async def whole() -> None:
-            journal: Journal = MemoryJournal(MemoryLog(shard, "ap")) if store_url is None else RedisJournal(store_url, shard, region="ap")
-            try:
-                await story(journal, shard)
-            finally:
-                await journal.close()
-                await journal.close()
-
-        asyncio.run(whole())
-
-    return tell
 
 
 def test_a_store_that_was_never_admitted_takes_nothing_and_stays_empty(run: Run) -> None:
@@ -74,6 +39,10 @@ def test_a_store_that_was_never_admitted_takes_nothing_and_stays_empty(run: Run)
         assert await journal.read(1) == []
 
     run(story)
+
+
+#: Fixtures, used by name.
+__all__ = ["run", "store_url"]
 
 
 def test_genesis_seal_admits_in_the_same_step_and_keeps_the_first_token(run: Run) -> None:

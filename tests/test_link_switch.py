@@ -4,14 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from gateways import bare_gateway
 from redis.exceptions import ConnectionError as StoreAway
 
 from actors.messages import Unanswered
 from regions.backend import LinkRequest
 from regions.faults import Fault, Faults
 from regions.gateway_backend import GatewayBackend
-from regions.process_specs import GatewaySpec
-from regions.routing import Directory
 
 PEERS = ("us-east", "ap-south")
 
@@ -38,26 +37,7 @@ class AwayStore:
 
 
 def backend(store: Any) -> GatewayBackend:
-    spec = GatewaySpec(
-        region="eu-west",
-        host="127.0.0.1",
-        port=1,
-        link_host="127.0.0.1",
-        link_port=2,
-        store_url="redis://127.0.0.1:3/0",
-        peers=dict.fromkeys(PEERS, "http://127.0.0.1:4"),
-        own_link="http://127.0.0.1:2",
-        urls={},
-        shards={},
-        holding=[],
-        public_keys=[],
-        region_token="",
-        max_body_bytes=1,
-        max_events=1,
-        ack_timeout_ms=1,
-    )
-    unused: Any = None
-    return GatewayBackend(spec, handles=unused, links=unused, faults=Faults(store), directory=Directory(), silent_ms=lambda _: 0)
+    return bare_gateway(faults=Faults(store), peers=tuple(PEERS))
 
 
 def test_two_settings_at_the_same_time_both_hold() -> None:
