@@ -11,9 +11,10 @@ from actors.clocks import monotonic_ms, wall_ms
 from actors.ports import Links, ShardSpec
 from actors.writing import Kept
 from failover import events as e
+from failover.messages import append_message, prev_of, renew_message, seal_message, start_record
 from failover.state import ShardState
-from journal.ports import Accepted, Append, Journal, JournalUnavailable, Peer, Position, Refused, Renew, Seal
-from journal.records import Entry, EpochStarted, seal_entry
+from journal.ports import Accepted, Journal, JournalUnavailable, Position, Refused
+from journal.records import Entry, seal_entry
 
 
 class Errands:
@@ -41,21 +42,7 @@ class Errands:
         self._hear(e.Probed(now_ms=monotonic_ms(), request=request, region=region, status=status))
 
     async def seal(self, region: str, action: e.SendSeal) -> None:
-        message = Seal(
-            shard=self._spec.shard,
-            lineage=action.lineage,
-            config_version=action.config_version,
-            sender=self._spec.region,
-            incarnation="",
-            request_id=f"{action.attempt}.{action.request}",
-            epoch=action.epoch,
-            target=self._spec.region,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            admit_as=action.admit_as.get(region, ""),
-            remembered=action.remembered.get(region, Peer()),
-        )
+        message = seal_message(self._state, action, region)
         direct = region == self._spec.region and not action.leased
         try:
             answer = await (self._journal.seal(message) if direct else self._links.seal(region, message))
@@ -88,21 +75,7 @@ class Errands:
         self._hear(e.Adopted(now_ms=monotonic_ms(), request=action.request, tail=adopted))
 
     async def append_start(self, action: e.AppendStart) -> None:
-        record = EpochStarted(
-            epoch=action.epoch,
-            owner=self._spec.region,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            cause=action.cause,
-            asked_by=action.asked_by,
-            mode=action.mode,
-            members=dict(action.members),
-            config_version=action.config_version,
-            lineage=action.lineage,
-            at_ms=wall_ms(),
-        )
-        entry = seal_entry(action.epoch, action.expected.offset + 1, uuid.uuid4().hex, [record])
+        entry = seal_entry(action.epoch, action.expected.offset + 1, uuid.uuid4().hex, [start_record(self._state, action, wall_ms())])
         try:
             answer: Accepted | Refused | None = await self._journal.append(
                 epoch=action.epoch,
@@ -119,46 +92,26 @@ class Errands:
     async def ship(self, action: e.SendAppend) -> None:
         entries: list[Entry] = []
         answer: Accepted | Refused | None = None
+        prev = prev_of(self._state, action)
         try:
-            prev_epoch = self._state.own_status().epoch_at(action.first - 1)
             if action.last >= action.first:
                 entries = await self._entries(action.first, action.last)
             replication = self._state.replication
-            if replication is not None and self._state.epoch == action.epoch and len(entries) == max(0, action.last - action.first + 1):
-                term = self._state.terms[-1]
-                message = Append(
-                    shard=self._spec.shard,
-                    lineage=term.lineage,
-                    config_version=term.config_version,
-                    sender=self._spec.region,
-                    incarnation=term.members.get(self._spec.region, ""),
-                    request_id=f"{action.attempt}.{action.request}",
-                    epoch=action.epoch,
-                    attempt=action.attempt,
-                    prev=Position(prev_epoch, action.first - 1),
-                    entries=entries,
-                    committed=replication.committed,
-                    peers=replication.memories(),
-                    since_majority_ms=max(0, monotonic_ms() - replication.last_majority_ms),
-                )
+            since = max(0, monotonic_ms() - replication.last_majority_ms) if replication is not None else 0
+            message = append_message(self._state, action, prev, entries, since)
+            if message is not None:
                 answer = await self._links.append(action.region, message)
         except JournalUnavailable:
             answer = None
         self._hear(e.PeerAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
 
     async def renew(self, action: e.SendRenew) -> None:
-        message = self._renewal(action.epoch, action.attempt, action.lease_ms, f"{action.attempt}.{action.request}")
-        answer = await self._links.renew(action.region, message)
+        answer = await self._links.renew(action.region, renew_message(self._state, action))
         self._hear(e.RenewAnswered(now_ms=monotonic_ms(), request=action.request, region=action.region, epoch=action.epoch, answer=answer))
 
     async def give_up_lease(self, action: e.GiveUpLease) -> None:
-        message = self._renewal(action.epoch, action.attempt, 0, f"{action.attempt}.end")
+        message = renew_message(self._state, action)
         await asyncio.gather(*(self._links.renew(region, message) for region in action.regions))
-
-    def _renewal(self, epoch: int, attempt: str, lease_ms: int, request_id: str) -> Renew:
-        return Renew(
-            shard=self._spec.shard, sender=self._spec.region, request_id=request_id, epoch=epoch, attempt=attempt, lease_ms=lease_ms
-        )
 
     async def _entries(self, first: int, last: int) -> list[Entry]:
         kept = self._kept()

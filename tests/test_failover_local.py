@@ -201,6 +201,7 @@ def test_an_acceptor_that_was_replaced_does_not_seal_past_its_successors_promise
     """The old one's own promises are over; a process that comes past every acceptor is refused too. I7."""
 
     async def story(c: Cluster) -> None:
+        await until(lambda: "us" in c["eu"].actor.state.lease._granted, "us has granted a lease")  # type: ignore[union-attr]
         c.isolate("us")
         now = [0]
         successor = Granting({SHARD: Door(c["us"])}, now_ms=lambda: now[0])
@@ -243,6 +244,7 @@ def test_a_new_acceptor_honours_what_the_last_one_may_have_promised(tmp_path: Pa
     """A Seal through the region's old acceptor and through its successor are refused alike; the old one renews nothing any more."""
 
     async def story(c: Cluster) -> None:
+        await until(lambda: "us" in c["eu"].actor.state.lease._granted, "us has granted a lease")  # type: ignore[union-attr]
         c.isolate("us")  # so that no renewal comes between
         log, now = c["us"].log, [0]
         successor = Granting({SHARD: Door(c["us"])}, now_ms=lambda: now[0])
