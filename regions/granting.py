@@ -50,15 +50,24 @@ class Granting:
         """`Journal.seal`, refused `leased` while another region's authority has a promise. Raises JournalUnavailable."""
         shard = self._shards[message.shard]
         async with shard.lock:
-            await self._take(message.shard, shard)
-            left = shard.promises.left_ms(message.target, self._now_ms())
-            if left > 0:
-                status = await self._journals[message.shard].status()
-                newest = status.newest
-                if message.epoch > status.fence and (newest is None or newest.epoch <= message.from_epoch):
-                    shard.promises.wanted(message.target, self._now_ms())
-                return Refused("leased", status, left)
-            return await self._journals[message.shard].seal(msgspec.structs.replace(message, acceptor=self._token))
+            answer = await self._seal(message, shard)
+            if isinstance(answer, Refused) and answer.reason == "superseded":
+                # A process that was started before this one took the role after it. Whoever is asked must have it, or nobody
+                # could seal here once the other is gone; it honours what the other may have promised.
+                shard.taken = False
+                answer = await self._seal(message, shard)
+            return answer
+
+    async def _seal(self, message: Seal, shard: _Shard) -> Granted | Refused:
+        await self._take(message.shard, shard)
+        left = shard.promises.left_ms(message.target, self._now_ms())
+        if left > 0:
+            status = await self._journals[message.shard].status()
+            newest = status.newest
+            if message.epoch > status.fence and (newest is None or newest.epoch <= message.from_epoch):
+                shard.promises.wanted(message.target, self._now_ms())
+            return Refused("leased", status, left)
+        return await self._journals[message.shard].seal(msgspec.structs.replace(message, acceptor=self._token))
 
     async def renew(self, message: Renew) -> Granted | Refused:
         """Promise a lease, or take note that it was given up. Raises JournalUnavailable: nothing is promised."""
@@ -76,6 +85,7 @@ class Granting:
             if isinstance(answer, Granted):
                 shard.promises.renewed(message.sender, message.attempt, message.lease_ms, received_ms)
             elif answer.reason == "superseded":
+                shard.taken = False
                 log.warning("%s: this region's store knows another acceptor: no lease is promised", message.shard)
             return answer
 
