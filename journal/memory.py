@@ -291,7 +291,8 @@ class MemoryLog:
         return "amnesiac" if self._amnesiac else None
 
     def _leased_ms(self) -> int:
-        """Longest lease promised under the present fence: a later epoch has waited for all before it."""
+        """Longest lease promised under the present fence, and those right below it that were granted to the same region: an epoch
+        of another region has waited for all before it."""
         return self._lease[1] if self._lease[0] == self._fence else 0
 
     def _below(self, remembered: Peer) -> bool:
@@ -306,6 +307,8 @@ class MemoryLog:
 
     def _promise(self, epoch: int, region: str, attempt: str) -> None:
         if epoch > self._fence:
+            # Nobody waits before a Seal for the holder's own region, so its last life may still count what it was promised.
+            self._lease = (epoch, self._leased_ms()) if region and region == self._granted[0] else self._lease
             self._fence, self._granted = epoch, (region, attempt)
 
     def _epoch_at(self, offset: int) -> int:

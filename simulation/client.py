@@ -53,6 +53,10 @@ class Gateway:
         if owner and epoch > self.epoch:
             self.epoch, self.owner = epoch, owner
 
+    def forget(self) -> None:
+        """A new life: nobody is known."""
+        self.epoch, self.owner = 0, ""
+
     def deliver(self, hear: Callable[[Any], None], answer: Any) -> None:
         """A gateway never sleeps here."""
         hear(answer)
@@ -78,7 +82,7 @@ class Gateway:
             if world.now >= deadline or (answer is not None and answer.code == "lagging"):
                 done(None if unknown else answer)
                 return
-            pause = 2 if self.epoch != epoch else 20
+            pause = 2 if self.epoch != epoch else 30
             world.at(world.now + pause, self._try, request, done, deadline, unknown)
 
         world.network.call(

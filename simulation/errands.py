@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from failover import events as e
-from journal.ports import Accepted, Append, Peer, Position, Refused, Seal
-from journal.records import Entry, EpochStarted, seal_entry
+from failover.messages import append_message, renew_message, seal_message, start_record
+from journal.ports import Accepted, Peer, Position, Refused
+from journal.records import Entry, seal_entry
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Patience with the stores of others.
 LINK_MS = 60
+#: Patience with a Seal: longer than the old owner's store is waited for.
+SEAL_MS = 90
 #: Entries of a Fetch.
 FETCH = 3
 
@@ -26,36 +29,22 @@ class Errands:
     def __init__(self, process: "Process") -> None:
         self.process, self.world = process, process.world
 
-    def probe(self, region: str, request: int) -> None:
+    def probe(self, region: str, request: int, silence: bool = False) -> None:
         def heard(status: Any) -> None:
             self.process.hear(e.Probed(now_ms=self.process.now(), request=request, region=region, status=status))
 
-        if region == self.process.name:
+        if region == self.process.name and not silence:
             self.process.own("probe", lambda r: r.store.log.status(), heard)
         else:
             self.world.network.call("probe", self.process, self.process.name, region, lambda r: r.acceptor.probe(), heard, patience=LINK_MS)
 
     def seal(self, region: str, action: e.SendSeal) -> None:
-        message = Seal(
-            shard=self.world.shard,
-            lineage=action.lineage,
-            config_version=action.config_version,
-            sender=self.process.name,
-            incarnation="",
-            request_id="",
-            epoch=action.epoch,
-            target=self.process.name,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            admit_as=action.admit_as.get(region, ""),
-            remembered=action.remembered.get(region, Peer()),
-        )
+        message = seal_message(self.process.state, action, region)
 
         def heard(answer: Any) -> None:
             self.process.hear(e.SealAnswered(now_ms=self.process.now(), request=action.request, region=region, answer=answer))
 
-        if region == self.process.name:
+        if region == self.process.name and not action.leased:
             self.process.own("seal", lambda r: r.store.log.seal(message), heard, message)
         else:
             self.world.network.call(
@@ -63,11 +52,38 @@ class Errands:
                 self.process,
                 self.process.name,
                 region,
-                lambda r: r.acceptor.seal(message),
+                _received,
                 heard,
-                patience=LINK_MS,
+                patience=SEAL_MS if action.leased else LINK_MS,
                 message=message,
+                granting=True,
             )
+
+    def renew(self, action: e.SendRenew) -> None:
+        def heard(answer: Any) -> None:
+            self.process.hear(
+                e.RenewAnswered(now_ms=self.process.now(), request=action.request, region=action.region, epoch=action.epoch, answer=answer)
+            )
+
+        self._renewal(action, action.region, heard)
+
+    def give_up_lease(self, action: e.GiveUpLease) -> None:
+        for region in action.regions:
+            self._renewal(action, region, _nobody_waits)
+
+    def _renewal(self, action: e.SendRenew | e.GiveUpLease, region: str, heard: Callable[[Any], None]) -> None:
+        name, message = self.process.name, renew_message(self.process.state, action)
+        self.world.network.call(
+            "renew",
+            self.process,
+            name,
+            region,
+            _received,
+            heard,
+            patience=2 * self.world.timing.lease_ms // 3,
+            message=message,
+            granting=True,
+        )
 
     def adopt(self, action: e.Adopt) -> None:
         """Fetch in chunks, each adopted at once; a lost Fetch ends it half-way."""
@@ -117,20 +133,7 @@ class Errands:
             more(action.keep, action.expected)
 
     def append_start(self, action: e.AppendStart) -> None:
-        record = EpochStarted(
-            epoch=action.epoch,
-            owner=self.process.name,
-            attempt=action.attempt,
-            from_epoch=action.from_epoch,
-            from_owner=action.from_owner,
-            cause=action.cause,
-            asked_by=action.asked_by,
-            mode="quorum",
-            members=dict(action.members),
-            config_version=action.config_version,
-            lineage=action.lineage,
-            at_ms=self.process.wall_ms(),
-        )
+        record = start_record(self.process.state, action, self.process.wall_ms())
         entry = seal_entry(action.epoch, action.expected.offset + 1, self.world.token(), [record])
         committed = self.process.state.committed
         self.process.own(
@@ -157,25 +160,11 @@ class Errands:
             if len(entries) != last - first + 1:
                 store = self.process.region.store
                 entries = list(store.log.entries[first - 1 : last]) if store.up and not store.stalled else []
-        if len(entries) != max(0, last - first + 1):
+        since_majority_ms = max(0, self.process.now() - replication.last_majority_ms)
+        message = append_message(state, action, Position(prev_epoch, first - 1), entries, since_majority_ms)
+        if message is None:
             self.world.at(self.world.now + 1, self.process.deliver, self._not_shipped, action)
             return
-        term = state.terms[-1]
-        message = Append(
-            shard=self.world.shard,
-            lineage=term.lineage,
-            config_version=term.config_version,
-            sender=self.process.name,
-            incarnation=term.members.get(self.process.name, ""),
-            request_id="",
-            epoch=action.epoch,
-            attempt=action.attempt,
-            prev=Position(prev_epoch, first - 1),
-            entries=entries,
-            committed=replication.committed,
-            peers=replication.memories(),
-            since_majority_ms=max(0, self.process.now() - replication.last_majority_ms),
-        )
 
         def heard(answer: Any) -> None:
             self.process.hear(
@@ -197,6 +186,14 @@ class Errands:
         self.process.hear(
             e.PeerAnswered(now_ms=self.process.now(), request=action.request, region=action.region, epoch=action.epoch, answer=None)
         )
+
+
+def _received(_: Any) -> Any:
+    raise NotImplementedError("the acceptor that receives it says what is done")
+
+
+def _nobody_waits(_: Any) -> None:
+    """For the answer."""
 
 
 def append(

@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
-from failover import activation, logs, serving
+from failover import activating, activation, lease, logs, serving
+from failover.acknowledging import Acknowledging
+from failover.detector import Detector
+from failover.lease import Promises
 from failover.replication import Replication
 from journal.memory import MemoryLog
 from ledger.pending import Pending
@@ -33,11 +36,15 @@ class RuleMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`rule` says in words what is broken; `changes` are (function, words and what they become...), `switch` one of `Switches`."""
+    """`rule` says in words what is broken; `changes` are (function, words and what they become...), `switch` one of `Switches`.
+
+    Where `invariant` is given, only its violations count: what must be caught is what this rule is for.
+    """
 
     rule: str
     changes: tuple[tuple[Callable[..., Any], Words], ...] = ()
     switch: str = ""
+    invariant: str = ""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -146,6 +153,97 @@ MUTANTS: dict[str, Mutant] = {
         "a restarted region activates although another owns the newest epoch",
         ((activation.evaluate, ('if cause in ("restart", "unstarted_seal")', 'if cause in ("unstarted_seal",)')),),
     ),
+    "no_lease_wait": Mutant("a region seals although it has promised a lease", ((Promises.left_ms, ("return max(", "return 0 and max(")),)),
+    "promise_without_drift": Mutant(
+        "a promise is as long as the lease, as if all clocks went alike",
+        ((lease.promise_ms, ("-int(-lease_ms * (1 + DRIFT) // (1 - DRIFT))", "lease_ms")),),
+    ),
+    "lease_from_answer": Mutant(
+        "a holder counts its lease from the answer to the renewal",
+        (
+            (
+                serving.renew_answered,
+                (
+                    "state.lease.granted(event.request)",
+                    "state.lease.granted(event.request); state.lease._granted[event.region] = event.now_ms",
+                ),
+            ),
+        ),
+    ),
+    "no_lease_check": Mutant(
+        "a holder does not look at its lease when an answer leaves",
+        ((Acknowledging.may_answer, (" and self.leased(now_ms)", "")),),
+    ),
+    "lease_checked_before_only": Mutant(
+        "a holder looks at its lease before the append only",
+        (
+            (Acknowledging.may_answer, (" and self.leased(now_ms)", "")),
+            (Acknowledging.hold, ("or not self.leased(now_ms) ", "")),
+        ),
+    ),
+    "renew_unchecked": Mutant(
+        "a lease is renewed whatever the fence",
+        ((MemoryLog.renew, ("self._unfit() or self._not_granted(epoch, attempt)", "self._unfit()")),),
+    ),
+    "acceptor_forgets": Mutant(
+        "a restarted acceptor does not honour what the last one promised",
+        ((Promises.taken_over, ("if lease_ms and holder", "if False")),),
+    ),
+    "seal_past_the_acceptor": Mutant(
+        "a store under a lease takes Seals of an acceptor that was superseded",
+        ((MemoryLog.seal, ("if self._leased_ms() and", "if False and")),),
+    ),
+    "acceptor_stays_superseded": Mutant("an acceptor whose role an earlier process took does not take it again", switch="stay_superseded"),
+    "local_orphans_dropped": Mutant(
+        "what one store alone had acknowledged is cut without a trace",
+        ((MemoryLog._cut, ("self._orphans.setdefault(entry.epoch, []).append(entry)", "pass")),),
+        invariant="I5",
+    ),
+    "lease_not_carried": Mutant(
+        "a lease is forgotten when the holder's own region seals again",
+        ((MemoryLog._promise, ("if region and region == self._granted[0]", "if False")),),
+    ),
+    "no_seal_grace": Mutant(
+        "the old owner's store is not waited for",
+        ((activating._grace_ms, ("return max(timing.grace_ms, timing.seal_grace_ms)", "return timing.grace_ms")),),
+    ),
+    "no_turn_to_seal": Mutant(
+        "an owner that is heard, and hears nobody, renews for ever",
+        ((Promises.may_renew, ("(now_ms >= until or holder == target)", "True")),),
+    ),
+    "no_pause": Mutant(
+        "one automatic failover follows the other",
+        ((Detector.turn, ("now_ms - self.automatic_ms < PAUSE_MS", "False")),),
+    ),
+}
+
+
+#: The compound fault that provokes a mutant soonest; the others show themselves in what every seed draws.
+PROVOKED: dict[str, str] = {
+    "acceptor_forgets": "acceptors_restart",
+    "acceptor_stays_superseded": "old_acceptor",
+    "amnesiac_votes": "lost_minority",
+    "committed_to_the_tail": "late_suffix",
+    "emptied_store_counts": "hasty_readmission",
+    "epoch_granted_twice": "double_failover",
+    "fence_not_persisted": "forgotten_promise",
+    "lease_checked_before_only": "holder_sleeps",
+    "lease_from_answer": "lease_runs_out",
+    "local_orphans_dropped": "writes_while_deposed",
+    "log_by_length": "longer_but_older",
+    "no_fence_check": "ping_pong",
+    "no_lease_check": "holder_sleeps",
+    "no_lease_wait": "writes_while_deposed",
+    "no_pause": "lost_again",
+    "no_seal_grace": "old_store_reachable",
+    "no_start_record": "figure_eight",
+    "no_turn_to_seal": "region_lost",
+    "lease_not_carried": "restart_that_fails",
+    "own_tail_held": "late_suffix",
+    "promise_without_drift": "writes_while_deposed",
+    "readmission_drops_orphans": "needless_readmission",
+    "renew_unchecked": "writes_while_deposed",
+    "seal_past_the_acceptor": "old_acceptor",
 }
 
 

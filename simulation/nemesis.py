@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simulation import operators
-from simulation.scripts import SCRIPTS
+from simulation.scripts import SCRIPTS, Script
+from simulation.scripts_local import AUTOMATIC, LOCAL
 from simulation.watch import WatchedLog
 
 if TYPE_CHECKING:
@@ -214,6 +215,15 @@ def readmitted(world: "World") -> None:
     operators.readmit(world, world.random.choice(lost or world.names))
 
 
+def acceptor_restart(world: "World") -> None:
+    """A gateway crashes, and with it the acceptor's memory; or another starts beside an old one that goes on for a while."""
+    region = world.regions[_some(world)]
+    beside = world.random.random() < 0.4
+    region.restart_acceptor(beside=beside)
+    if beside:
+        world.at(_between(world, 30, 500), region.old_acceptor_ends)
+
+
 def _some(world: "World") -> str:
     return world.owner() if world.random.random() < 0.4 else world.random.choice(world.names)
 
@@ -239,12 +249,20 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "coordinator_dies": (coordinator_dies, 5),
     "handed_over": (handed_over, 5),
     "readmitted": (readmitted, 3),
+    "acceptor_restart": (acceptor_restart, 4),
 }
+#: Compound ones, whatever the shard's mode.
+COMPOUND: dict[str, Script] = {**SCRIPTS, **LOCAL, **AUTOMATIC}
+
+
+def may_be(world: "World", kind: str) -> bool:
+    """Whether a compound fault means anything in this world."""
+    return (kind not in LOCAL or world.mode == "local") and (kind not in AUTOMATIC or world.timing.detection_ms > 0)
 
 
 def known_faults() -> list[str]:
     """All kinds, single and compound."""
-    return [*FAULTS, *SCRIPTS]
+    return [*FAULTS, *COMPOUND]
 
 
 class Nemesis:
@@ -254,14 +272,14 @@ class Nemesis:
         self.world = world
         random = world.random
         singles = [kind for kind in FAULTS if not only or kind in only]
-        scripts = [kind for kind in SCRIPTS if not only or kind in only]
+        scripts = [kind for kind in COMPOUND if (not only or kind in only) and may_be(world, kind)]
         if not only:
             singles = [kind for kind in singles if random.random() < 0.35]
         self.singles = singles
         self.weights = [FAULTS[kind][1] * random.choice((1, 1, 3)) for kind in singles]
         self.gap = random.choice((25, 50, 90, 180))
         #: Most seeds play one script, some two, some none.
-        weights = [4 if kind == "late_suffix" and len(world.names) > 3 else 1 for kind in scripts]
+        weights = [4 if kind == "late_suffix" and len(world.names) > 3 else 1 if kind in SCRIPTS else 3 for kind in scripts]
         drawn = random.choices(scripts, weights, k=random.choice((1, 1, 1, 2))) if scripts and (only or random.random() < 0.8) else []
         self.scripts = list(dict.fromkeys(drawn))
         if self.scripts and not only and random.random() < 0.4:
@@ -281,7 +299,7 @@ class Nemesis:
 
     def _play(self, kind: str) -> None:
         self.world.note(kind)
-        self.world.play(self._guarded(SCRIPTS[kind](self.world)))
+        self.world.play(self._guarded(COMPOUND[kind](self.world)))
 
     def _guarded(self, script: Iterator[int]) -> Iterator[int]:
         """A script ends where the time of faults ends."""

@@ -24,7 +24,7 @@ class Hearer(Protocol):
 class Call:
     """One question on its way. `ask` gives the answer, or, with `later`, takes the call and answers by `Network.reply`."""
 
-    __slots__ = ("answered", "ask", "deadline", "done", "hear", "kind", "later", "message", "origin", "to", "who")
+    __slots__ = ("answered", "ask", "deadline", "done", "granting", "hear", "kind", "later", "message", "origin", "to", "who")
 
     def __init__(
         self,
@@ -37,9 +37,12 @@ class Call:
         deadline: int,
         later: bool,
         message: Any,
+        granting: bool = False,
     ) -> None:
         self.kind, self.who, self.origin, self.to, self.ask, self.hear = kind, who, origin, to, ask, hear
         self.deadline, self.later, self.message = deadline, later, message
+        #: A Seal or a Renew: the region's acceptor notes when it comes, and carries it out when its store is free.
+        self.granting = granting
         #: The other end has answered; what is on its way is the answer.
         self.answered = False
         self.done = False
@@ -78,10 +81,11 @@ class Network:
         patience: int = 60,
         later: bool = False,
         message: Any = None,
+        granting: bool = False,
     ) -> Call:
         """Send; the way inside a region is short and sure."""
         world = self.world
-        call = Call(kind, who, origin, to, ask, hear, world.now + patience, later, message)
+        call = Call(kind, who, origin, to, ask, hear, world.now + patience, later, message, granting)
         if origin == to:
             world.at(world.now + world.random.randrange(2), self._arrive, call)
             return call

@@ -65,8 +65,7 @@ def readmit(world: "World", name: str) -> bool:
 
     A careful operator does so only while the others are well: what this store holds is gone afterwards.
     """
-    lacking = sum(not region.store.whole() for other, region in world.regions.items() if other != name)
-    if lacking + 1 > (len(world.names) - 1) // 2:
+    if not _others_are_well(world, name):
         return False
     for authority in world.authorities():
         replication = authority.state.replication
@@ -78,8 +77,25 @@ def readmit(world: "World", name: str) -> bool:
     return False
 
 
+def _others_are_well(world: "World", name: str) -> bool:
+    lacking = sum(not region.store.whole() for other, region in world.regions.items() if other != name)
+    return lacking + 1 <= (len(world.names) - 1) // 2
+
+
 def _readmit(world: "World", authority: "Process", name: str) -> None:
+    def probed(status: Any) -> None:
+        if status is not None and authority.state.role is Role.AUTHORITY and _others_are_well(world, name):
+            _begin_anew(world, authority, name, status.incarnation)
+
+    world.network.call("probe", authority, authority.name, name, lambda r: r.acceptor.probe(), probed)
+
+
+def _begin_anew(world: "World", authority: "Process", name: str, replaces: str) -> None:
     epoch, token = authority.state.epoch, f"{name}.{world.token()}"
+    replication = authority.state.replication
+    assert replication is not None
+    if not world.switches.readmitted_counts and not replication.leave_out(name, authority.now()):
+        return
     store = world.regions[name].store
     store.anew, store.lacking_to = token, authority.state.tail.offset
 
@@ -88,20 +104,12 @@ def _readmit(world: "World", authority: "Process", name: str) -> None:
             store.anew, store.lacking_to = "", 0
 
     world.at(world.now + _NEVER_MS, never_arrived)
-    replication = authority.state.replication
-    assert replication is not None
-    if not world.switches.readmitted_counts:
-        # From here on this epoch does not count it: what it has said to hold, and what is under way, may be gone in a moment.
-        peer = replication.peers[name]
-        peer.counts, peer.streaming, peer.amnesiac = False, False, True
-        peer.in_flight.clear()
-        peer.not_before_ms = authority.now() + 1000
 
     def begun(status: Any) -> None:
-        if status is not None and authority.state.role is Role.AUTHORITY:
+        if status is not None and status.incarnation == token and authority.state.role is Role.AUTHORITY:
             authority.activate("readmit", expect=(epoch, authority.name), readmit={name: token})
 
-    world.network.call("readmit", authority, authority.name, name, lambda r: r.store.log.readmit(incarnation=token, fence=epoch), begun)
+    world.network.call("readmit", authority, authority.name, name, lambda r: r.acceptor.readmit(token, epoch, replaces), begun)
 
 
 def amnesiac(world: "World") -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.messages import NoAuthority
 from failover import events as e
+from failover.acknowledging import Acknowledging
 from failover.events import Role
 from failover.machine import halt, heard_newer, step
 from failover.state import ShardState
@@ -19,6 +20,7 @@ from ledger.memory import MemoryLedger
 from ledger.ports import ChecksumMismatch, LedgerCorrupt, LedgerGap
 from simulation.errands import Errands, append
 from simulation.network import Call
+from simulation.salvaging import Salvaging
 from simulation.watch import Violation
 from simulation.writer import BoardRequest, Request, Writer
 
@@ -38,8 +40,9 @@ class Process:
     def __init__(self, world: "World", region: "Region", ledger: MemoryLedger) -> None:
         self.world, self.region, self.ledger = world, region, ledger
         self.name = region.name
-        self.clock_offset = world.random.randrange(100_000)
-        self.state = ShardState(region.name, world.shard, world.names[0], world.names, world.timing)
+        self.clock_offset, self.clock_rate = world.clock()
+        self.state = ShardState(region.name, world.shard, world.names[0], world.names, world.timing, world.mode)
+        self.state.detector.start_ms = 2 * world.timing.detection_ms
         self.alive, self.paused = True, False
         self.inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.writer: Writer | None = None
@@ -55,6 +58,9 @@ class Process:
         self._fold_at_once = False
         self._drains: list[Call] = []
         self._drain_record: HandedOver | None = None
+        self.salvaging = Salvaging(self)
+        #: The newest start record that is folded here, and when (ms of the world) that was.
+        self._folded_start: tuple[EpochStarted, int] | None = None
         #: Told what came of the newest order.
         self.ended: Callable[[e.ActivationEnded], None] | None = None
 
@@ -62,7 +68,7 @@ class Process:
 
     def now(self) -> int:
         """Milliseconds by this process's clock."""
-        return self.world.now + self.clock_offset
+        return int(self.world.now * self.clock_rate) + self.clock_offset
 
     def wall_ms(self) -> int:
         """The time that goes into records."""
@@ -123,6 +129,8 @@ class Process:
         if own and world.now - self._last_beat >= world.timing.heartbeat_ms:
             self._last_beat = world.now
             self._persist()
+        if state.lease is not None:
+            world.lease_checked(self)
         if writer is not None and writer.due():
             writer.write_soon()
         self._ticks += 1
@@ -155,14 +163,19 @@ class Process:
                     self._persist()
             case e.Probe():
                 for region in action.regions:
-                    self.errands.probe(region, action.request)
+                    self.errands.probe(region, action.request, action.silence)
             case e.SendSeal():
                 for region in action.regions:
                     self.errands.seal(region, action)
             case e.Adopt():
                 self.errands.adopt(action)
             case e.AppendStart():
+                self._starts(action)
                 self.errands.append_start(action)
+            case e.SendRenew():
+                self.errands.renew(action)
+            case e.GiveUpLease():
+                self.errands.give_up_lease(action)
             case e.CatchUp(offset=offset):
                 self._reports.append(offset)
                 self._fold_soon()
@@ -238,12 +251,24 @@ class Process:
 
     # -- serving
 
+    def _starts(self, action: e.AppendStart) -> None:
+        """The start record is about to be written: note who sealed; an automatic epoch must have waited for its turn."""
+        trying = self.state.trying
+        assert trying is not None
+        self.world.sealed_by[self.name, action.epoch] = frozenset(trying.grants)
+        if action.cause == "automatic" and self._folded_start is not None:
+            last, folded_at = self._folded_start
+            ago = self.wall_ms() - last.at_ms
+            known = folded_at < self.world.now - (self.now() - trying.phases["probe"]) / 0.9
+            if known and last.cause == "automatic" and last.epoch == action.from_epoch and ago < self.world.pause_ms / 1.1 - 2:
+                raise Violation("pause", f"{self.name} took over by itself {ago} ms after epoch {last.epoch} had been")
+
     def _serve(self) -> None:
         replication = self.state.replication
         assert replication is not None
         if self.world.switches.forget_identities:
             self.ledger._saved.clear()
-        self.writer = writer = Writer(self, replication.committed)
+        self.writer = writer = Writer(self, Acknowledging(replication.committed, self.state.lease))
         self.world.serves(self)
         for board_id, rules in self.world.boards.items():
             if self.ledger.board(board_id) is None:
@@ -383,9 +408,16 @@ class Process:
             return
         for records in decoded:
             if records and isinstance(records[0], EpochStarted):
-                heard_newer(self.state, records[0].epoch, records[0].owner)
+                self._started(records[0])
         if self.writer is not None:
             self.writer.settle(self.ledger.applied.offset)
+
+    def _started(self, record: EpochStarted) -> None:
+        """A start record is folded."""
+        ago = max(0, self.wall_ms() - record.at_ms)
+        self._folded_start = record, self.world.now
+        heard_newer(self.state, record.epoch, record.owner, automatic_ms=self.now() - ago if record.cause == "automatic" else None)
+        self.salvaging.wake()
 
 
 def _ignore(_: Any) -> None:

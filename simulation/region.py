@@ -4,9 +4,14 @@ The store is a watched log. `ghost` remembers what a store held when its disk wa
 that was never kept from one that the nemesis took away.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from journal.ports import Accepted, Append, Peer, Refused, Seal
+import msgspec
+
+from failover.detector import Heard
+from failover.lease import Promises
+from journal.ports import Accepted, Append, Granted, JournalStatus, Peer, Refused, Renew, Seal
 from ledger.memory import MemoryLedger
 from simulation.network import Call
 from simulation.process import Process
@@ -90,10 +95,13 @@ class Store:
     def exchange(self, log: WatchedLog | None) -> None:
         """The disk is lost: an earlier copy, or an empty store, takes its place."""
         old = self.log
+        before = {(e.epoch, e.offset) for e in old.entries} | {(e.epoch, e.offset) for b in old.orphans() for e in b.entries}
         self.log = WatchedLog(self.world.shard, self.name, self.world.watch) if log is None else log.copied()
         for entry in old.entries:
             if self.log.epoch_at(entry.offset) != entry.epoch:
                 self.ghost[entry.offset] = entry.epoch
+        kept = {(e.epoch, e.offset) for b in self.log.orphans() for e in b.entries}
+        self.world.taken |= {at for at in before if self.log.epoch_at(at[1]) != at[0] and at not in kept}
         self.world.watch.cut[self.name] = {(e.epoch, e.offset, e.digest): e for batch in self.log.orphans() for e in batch.entries}
         self.world.fences[self.name] = self.log.fence
 
@@ -125,32 +133,95 @@ class Store:
 
 
 class Acceptor:
-    """What a region answers to the messages of others, in front of its store; it may come to hold promises of its own."""
+    """What a region answers to the messages of others, in front of its store: the twin of `regions.granting.Granting`.
+
+    Its promises and what it has heard are in its memory only. Checking a promise and asking the store are one step.
+    """
 
     def __init__(self, region: "Region") -> None:
-        self.region = region
-        #: When an authority was last heard here, and which.
-        self.heard_ms = -1
+        self.region, self.world = region, region.world
+        self.alive, self.taken = True, False
+        self.token = region.world.token()
+        self.clock = region.world.clock(granter=True)
+        self.promises = Promises()
+        self.heard = Heard(self.now())
 
-    def probe(self) -> Any:
-        """The store's status."""
-        return self.region.store.log.status()
+    def now(self) -> int:
+        """Milliseconds by its clock."""
+        offset, rate = self.clock
+        return int(self.world.now * rate) + offset
+
+    def probe(self) -> JournalStatus:
+        """The store's status, with since when nothing was heard."""
+        status = self.region.store.log.status()
+        if self.world.timing.detection_ms:
+            return msgspec.structs.replace(status, silent_ms=self.heard.silent_ms(self.now()), silent_epoch=self.heard.epoch)
+        return status
 
     def append(self, message: Append) -> Accepted | Refused:
         """An authority's entries; the gateway learns who sends them."""
         answer = self.region.store.log.accept(message)
         if isinstance(answer, Accepted):
-            self.heard_ms = self.region.world.now
+            self.heard.append(message.epoch, message.since_majority_ms, self.now())
             self.region.gateway.learn(message.epoch, message.sender)
         return answer
-
-    def seal(self, message: Seal) -> Any:
-        """A coordinator asks for a promise."""
-        return self.region.store.log.seal(message)
 
     def fetch(self, first: int, limit: int) -> Any:
         """Entries for an adoption."""
         return self.region.store.log.read(first, limit=limit)
+
+    def received(self, message: Seal | Renew) -> Callable[[Any], Any]:
+        """A Seal or Renew has come; what is to be done when the store is free."""
+        if isinstance(message, Seal):
+            return lambda _: self._seal_again(message) if self.alive else None
+        received_ms = self.now()
+        return lambda _: self._renew(message, received_ms) if self.alive else None
+
+    def readmit(self, incarnation: str, fence: int, replaces: str) -> JournalStatus:
+        """Begin the store anew; it must be told again who its acceptor is."""
+        self.taken = False
+        return self.region.store.log.readmit(incarnation=incarnation, fence=fence, replaces=replaces)
+
+    def take(self) -> None:
+        """Take the acceptor's role of this region; its store is up."""
+        if not self.taken:
+            status = self.region.store.log.take_acceptor(self.token)
+            self.promises.taken_over(status.granted_region, status.granted_attempt, status.lease_ms, self.now())
+            self.taken = True
+
+    def _seal_again(self, message: Seal) -> Granted | Refused:
+        answer = self._seal(message)
+        if isinstance(answer, Refused) and answer.reason == "superseded" and not self.world.switches.stay_superseded:
+            self.taken = False
+            answer = self._seal(message)
+        return answer
+
+    def _seal(self, message: Seal) -> Granted | Refused:
+        log = self.region.store.log
+        self.take()
+        left = self.promises.left_ms(message.target, self.now())
+        if left > 0:
+            status = log.status()
+            newest = status.newest
+            if message.epoch > status.fence and (newest is None or newest.epoch <= message.from_epoch):
+                self.promises.wanted(message.target, self.now())
+            return Refused("leased", status, left)
+        return log.seal(msgspec.structs.replace(message, acceptor=self.token))
+
+    def _renew(self, message: Renew, received_ms: int) -> Granted | Refused:
+        log = self.region.store.log
+        if message.lease_ms == 0:
+            self.promises.given_up(message.sender, message.attempt)
+            return Granted(JournalStatus(shard=message.shard))
+        self.take()
+        if not self.promises.may_renew(message.sender, message.attempt, received_ms):
+            return Refused("leased", log.status())
+        answer = log.renew(epoch=message.epoch, attempt=message.attempt, acceptor=self.token, lease_ms=message.lease_ms)
+        if isinstance(answer, Granted):
+            self.promises.renewed(message.sender, message.attempt, message.lease_ms, received_ms)
+        elif answer.reason == "superseded" and not self.world.switches.stay_superseded:
+            self.taken = False
+        return answer
 
 
 class Region:
@@ -162,6 +233,8 @@ class Region:
         self.world, self.name = world, name
         self.store = Store(world, name)
         self.acceptor = Acceptor(self)
+        #: An earlier acceptor that still answers on the connections that it has.
+        self.old_acceptor: Acceptor | None = None
         self.processes: list[Process] = []
         self.replica = Replica(world, self)
         #: The ledger's files: they survive a process.
@@ -197,6 +270,8 @@ class Region:
         if call.origin != self.name and not self.links_up:
             self.world.network.nothing_at_deadline(call)
         elif not call.later:
+            if call.granting:
+                self._received(call)
             self.store.take(call)
         elif (process := self.process) is None:
             self.world.network.nothing_at_deadline(call)
@@ -207,7 +282,33 @@ class Region:
     def take_again(self, call: Call) -> None:
         """A repeated message: only stores are asked twice."""
         if self.links_up and self.store.up and not self.store.stalled:
+            if call.granting:
+                self._received(call)
             call.ask(self)
+
+    def _received(self, call: Call) -> None:
+        """An acceptor has a Seal or Renew."""
+        old = self.old_acceptor
+        acceptor = old if old is not None and self.world.random.random() < 0.4 else self.acceptor
+        call.ask = acceptor.received(call.message)
+
+    def restart_acceptor(self, *, beside: bool) -> None:
+        """Its gateway crashes, and another one starts; with `beside`, the old acceptor lives on until `old_acceptor_ends`."""
+        self.old_acceptor_ends()
+        if beside:
+            self.old_acceptor = self.acceptor
+        else:
+            self.acceptor.alive = False
+            self.gateway.forget()
+        self.acceptor = Acceptor(self)
+        if self.store.up and not self.store.stalled and self.world.random.random() < 0.5:
+            self.acceptor.take()
+
+    def old_acceptor_ends(self) -> None:
+        """At last."""
+        if self.old_acceptor is not None:
+            self.old_acceptor.alive = False
+            self.old_acceptor = None
 
     def remembered_by(self, other: "Region") -> Peer:
         """What another region's store remembers of this one."""

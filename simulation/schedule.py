@@ -4,15 +4,16 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from failover import replication
+from failover import activating, detector, lease, replication
 from simulation import checks, operators
 from simulation.client import Sent, write
 from simulation.nemesis import Nemesis, revive
+from simulation.scripts_local import AUTOMATIC, LOCAL
 from simulation.watch import Violation
-from simulation.world import Switches, World
+from simulation.world import TIMING, Switches, World
 
 #: How long clients and faults go on, and how long agreement may take afterwards (I10), in ms.
 FAULTS_MS = (500, 1100)
@@ -43,8 +44,26 @@ def run(
     dice = random.Random(~seed)  # sizes are drawn before the world is made
     regions = 5 if dice.random() < 0.15 else 3
     first_fence = 7 if dice.random() < 0.3 else 0
-    with _sizes(dice.choice((1, 2, 16 if regions == 3 else 2)), dice.choice((1, 4, 4) if regions == 3 else (4,))):
-        world = World(seed, regions=regions, switches=switches, first_fence=first_fence, story=story)
+    mode = "local" if dice.random() < 0.4 or not LOCAL.keys().isdisjoint(faults) else "quorum"
+    detects = dice.random() < 0.3 or not AUTOMATIC.keys().isdisjoint(faults)
+    timing = replace(
+        TIMING,
+        lease_ms=dice.choice((160, 300, 500)),
+        seal_grace_ms=dice.choice((25, 70)),
+        detection_ms=dice.choice((150, 250)) if detects else 0,
+    )
+    pause_ms = dice.choice((300, 600))
+    with _sizes(dice.choice((1, 2, 16 if regions == 3 else 2)), dice.choice((1, 4, 4) if regions == 3 else (4,)), pause_ms):
+        world = World(
+            seed,
+            regions=regions,
+            timing=timing,
+            switches=switches,
+            first_fence=first_fence,
+            mode=mode,
+            pause_ms=pause_ms,
+            story=story,
+        )
         try:
             _play(world, dice.random(), faults)
         except Violation as violation:
@@ -63,14 +82,24 @@ def run(
 
 
 @contextmanager
-def _sizes(entries_per_append: int, window: int) -> Iterator[None]:
-    """Small windows make entries travel apart, which is when their order can hurt."""
-    before = replication.ENTRIES_PER_APPEND, replication.WINDOW
-    replication.ENTRIES_PER_APPEND, replication.WINDOW = entries_per_append, window
+def _sizes(entries_per_append: int, window: int, pause_ms: int) -> Iterator[None]:
+    """Small windows make entries travel apart, which is when their order can hurt. Times that the product has as constants go
+    with those of `TIMING`."""
+    new = {
+        (replication, "ENTRIES_PER_APPEND"): entries_per_append,
+        (replication, "WINDOW"): window,
+        (detector, "PAUSE_MS"): pause_ms,
+        (lease, "TURN_MS"): 120,
+        (activating, "AGAIN_MS"): 20,
+    }
+    before = {place: getattr(*place) for place in new}
     try:
+        for (module, name), value in new.items():
+            setattr(module, name, value)
         yield
     finally:
-        replication.ENTRIES_PER_APPEND, replication.WINDOW = before
+        for (module, name), value in before.items():
+            setattr(module, name, value)
 
 
 def _play(world: World, luck: float, faults: Sequence[str]) -> None:
@@ -78,6 +107,7 @@ def _play(world: World, luck: float, faults: Sequence[str]) -> None:
     world.populate(boards=2, players=draw.choice((2, 4)), clients=draw.choice((3, 5)))
     world.think_ms = draw.choice((15, 40, 80))
     nemesis = Nemesis(world, faults)
+    world.calm = not nemesis.singles and len(nemesis.scripts) == 1 and luck >= 0.1
     late = (luck < 0.1 and not faults) or "genesis_late" in faults
     if late:
         _begin_without(world, draw.choice(world.names))
@@ -86,11 +116,28 @@ def _play(world: World, luck: float, faults: Sequence[str]) -> None:
         world.run(draw.choice((30, 120, 120, 120)))
     for client in world.clients:
         client.start()
-    until = world.now + draw.randint(*FAULTS_MS)
-    nemesis.plan(until)
-    world.run_until(until)
+    world.until = world.now + draw.randint(*FAULTS_MS)
+    nemesis.plan(world.until)
+    while world.now < world.until:  # a script may need more time
+        world.run(min(50, world.until - world.now))
     agree(world)
+    if world.mode == "local" and any(region.store.log.orphans() for region in world.regions.values()):
+        checks.kept(world)
+        salvage(world)
+        agree(world)
     checks.at_end(world)
+
+
+def salvage(world: World) -> None:
+    """All regions are back: what was cut is sent again, until nothing is open any more."""
+    deadline = world.now + AGREE_MS
+    while any(p.salvaging.running or p.salvaging.open_events() for r in world.regions.values() for p in r.processes[-1:]):
+        if world.now >= deadline:
+            raise Violation("I5", "what was orphaned was not salvaged in time")
+        for region in world.regions.values():
+            for process in region.processes[-1:]:
+                process.salvaging.wake()
+        world.run(_LOOK_MS)
 
 
 def _begin_without(world: World, name: str) -> None:
@@ -119,6 +166,7 @@ def heal(world: World) -> None:
     network.let_pass(None)
     for name, region in world.regions.items():
         region.links_up = True
+        region.old_acceptor_ends()
         if not region.store.up:
             region.store.start()
             region.store.check_fence()
@@ -132,7 +180,8 @@ def heal(world: World) -> None:
 def agree(world: World) -> None:
     """I10: after the faults one authority serves within `AGREE_MS`, everybody holds its log, and it answers everywhere."""
     heal(world)
-    deadline, asked_ms = world.now + AGREE_MS, 0
+    # A store that was begun anew is sent everything, at worst one entry after the other.
+    deadline, asked_ms = world.now + AGREE_MS + 15 * max(r.store.log.tail.offset for r in world.regions.values()), 0
     asked: list[Sent] = []
     while True:
         world.run(_LOOK_MS)

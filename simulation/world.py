@@ -49,6 +49,7 @@ class Switches:
     forward_again: bool = False
     answer_deposed: bool = False
     readmitted_counts: bool = False
+    stay_superseded: bool = False
 
 
 class World:
@@ -62,11 +63,17 @@ class World:
         timing: Timing = TIMING,
         switches: Switches | None = None,
         first_fence: int = 0,
+        mode: str = "quorum",
+        pause_ms: int = 0,
         story: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.shard, self.names, self.timing = SHARD, NAMES[:regions], timing
         self.switches = switches or Switches()
+        #: `ack` of the shard, and how long an automatic failover keeps the next one off.
+        self.mode, self.pause_ms = mode, pause_ms
+        #: All clocks of those who hold leases are as slow, and of those who grant them as quick, as may be.
+        self.skewed = self.random.random() < 0.3
         self.now, self.tick_ms = 1000, 25
         self.steps = 0
         self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -93,7 +100,14 @@ class World:
         self.quiet = False
         self.lull_until = 0
         self.think_ms = 60
-        self.turn = self.events = self.acknowledged = self.reads = self.failovers = 0
+        self.turn = self.events = self.acknowledged = self.reads = self.failovers = self.salvaged = 0
+        #: (owner, epoch) -> who granted it; of those that served, by epoch (I7 of `local`).
+        self.sealed_by: dict[tuple[str, int], frozenset[str]] = {}
+        self.served: dict[int, tuple[str, frozenset[str]]] = {}
+        #: (epoch, offset) of everything that a loss of data took away for good at some store.
+        self.taken: set[tuple[int, int]] = set()
+        #: Nothing but one script does harm.
+        self.calm = False
         #: (lineage, offset) -> epoch, of everything that some authority called committed.
         self.called_committed: dict[tuple[str, int], int] = {}
         self._called: dict[str, int] = {}
@@ -101,6 +115,8 @@ class World:
         self.generations: dict[tuple[str, str, int], Shown] = {}
         #: The time of faults is over.
         self.healed = False
+        #: Until when clients and faults go on.
+        self.until = 0
         self.faults: Counter[str] = Counter()
         self.at(self.now + 7, self._follow)
 
@@ -142,6 +158,13 @@ class World:
         self._tokens += 1
         return f"t{self._tokens}"
 
+    def clock(self, granter: bool = False) -> tuple[int, float]:
+        """Offset and rate of a clock, of a process or of an acceptor: it may be wrong by as much as the protocol allows."""
+        random = self.random
+        if self.skewed:
+            return random.randrange(100_000), 1.1 if granter else 0.9
+        return random.randrange(100_000), random.choice((0.9, 1.1, random.uniform(0.9, 1.1)))
+
     def _follow(self) -> None:
         """Replicas read what is new in their stores."""
         for region in self.regions.values():
@@ -161,7 +184,7 @@ class World:
     def populate(self, *, boards: int = 2, players: int = 4, clients: int = 4) -> None:
         """Boards of several policies in the configuration, players, and clients in all regions."""
         for policy in self.random.sample(POLICIES, boards):
-            interval = self.random.choice((40, 90, 200))
+            interval = self.random.choice((60, 110, 220))
             self.boards[policy] = make_rules(policy, publish_interval_ms=interval)
         self.board_names = list(self.boards)
         self.players = [f"p{n}" for n in range(players)]
@@ -197,6 +220,23 @@ class World:
     def serves(self, process: Process) -> None:
         """An activation has ended well."""
         self.failovers += 1
+        if self.mode == "local":
+            epoch, grants = process.state.epoch, self.sealed_by[process.name, process.state.epoch]
+            self.served[epoch] = process.name, grants
+            for region in self.regions.values():
+                for other in region.processes:
+                    if other.state.lease is not None:
+                        self.lease_checked(other)
+
+    def lease_checked(self, process: Process) -> None:
+        """I7 of `local`: no lease check of an epoch succeeds after a later one serves. An epoch that the holder's own store
+        has granted is excepted: that store takes nothing more of the holder, and what it held is in the new epoch's log."""
+        lease = process.state.lease
+        if lease is None or not self.served or not lease.valid(process.now()):
+            return
+        for epoch, (owner, grants) in self.served.items():
+            if epoch > process.state.epoch and process.name not in grants:
+                raise Violation("I7", f"the lease of {process.name} in epoch {process.state.epoch} is valid, and {owner} serves {epoch}")
 
     def committed(self, process: Process, offset: int) -> None:
         """An authority calls everything up to `offset` committed: a majority of the members really holds it (I7)."""
@@ -219,10 +259,21 @@ class World:
             at -= 1
         self._called[lineage] = max(first, offset)
 
-    def answering(self, process: Process, decided: Decided) -> None:
-        """An answer leaves now: a majority holds what it says (I12)."""
-        if decided.offset:
+    def answering(self, process: Process, epoch: int, decided: Decided, alone: bool) -> None:
+        """An answer leaves now: a majority holds what it says, or, `alone`, the own store, and each later epoch that serves (I12)."""
+        if alone:
+            self._alone(process, epoch, (decided.epoch, decided.offset))
+        elif decided.offset:
             self._majority(process, process.state.terms[-1], decided.epoch, decided.offset, "I12", "answers for")
+
+    def _alone(self, process: Process, epoch: int, at: tuple[int, int]) -> None:
+        if self.mode != "local":
+            raise Violation("I12", f"{process.name} answers for {at}, which is not committed")
+        if not process.region.store.held(*at):
+            raise Violation("I12", f"{process.name} answers for {at}, which its own store does not hold")
+        for later, (owner, grants) in self.served.items():
+            if later > epoch and (process.name not in grants or not self.regions[owner].store.held(*at)):
+                raise Violation("I7", f"{process.name} answers alone for {at} in epoch {epoch}, and {owner} serves {later}")
 
     def _majority(self, process: Process, term: Term, epoch: int, offset: int, invariant: str, does: str) -> None:
         holders = [n for n in term.members if self.regions[n].store.held(epoch, offset)]

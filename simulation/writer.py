@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.messages import NoAuthority, SubmitResult
 from boards.model import BoardRules, Outcome, Submission
+from failover.acknowledging import Acknowledging
 from journal.ports import Accepted, Position
 from journal.records import BoardCreated, Entry, HandedOver, Record, seal_entry
 from ledger.pending import Decided, Pending
@@ -61,15 +62,17 @@ class Waiting:
 class Writer:
     """Lives as long as its epoch."""
 
-    def __init__(self, process: "Process", committed: int) -> None:
+    def __init__(self, process: "Process", acknowledging: Acknowledging) -> None:
         state = process.state
         self.process, self.world = process, process.world
         self.epoch, self.attempt, self.tail = state.epoch, state.attempt, state.tail
-        self.committed = committed
+        self.acknowledging = acknowledging
         self.pending = Pending(process.ledger)
         self.queue: deque[Request | BoardRequest] = deque()
         self.kept: dict[int, Kept] = {}
         self.waiting: list[Waiting] = []
+        #: Let go because of the lease, and not out yet.
+        self.leaving: list[Waiting] = []
         self.accepting, self.over, self.growing = True, False, False
         self.draining: HandedOver | None = None
         self.drained: Callable[[int], None] | None = None
@@ -82,11 +85,22 @@ class Writer:
         if not self.accepting:
             code = "draining" if self.draining is not None else "no_authority"
             request.reply(NoAuthority("nothing is taken here", code=code, definite=True))
+        elif self.lost_lease():
+            request.reply(NoAuthority("the lease ran out", code="no_lease", definite=True))
         elif self.tail.offset - self.committed >= UNREPLICATED:
             request.reply(NoAuthority("the other regions do not keep up", code="lagging", definite=True))
         else:
             self.queue.append(request)
             self.write_soon()
+
+    @property
+    def committed(self) -> int:
+        """Highest committed offset told so far."""
+        return self.acknowledging.committed
+
+    def lost_lease(self) -> bool:
+        """The lease was held in this epoch, and is not now."""
+        return self.acknowledging.held > 0 and not self.acknowledging.leased(self.process.now())
 
     def drain(self, record: HandedOver, drained: Callable[[int], None]) -> None:
         """Accept nothing more; after what is queued, append `record` and report its offset."""
@@ -96,6 +110,7 @@ class Writer:
     def stop(self) -> None:
         """The epoch is over: what is queued was never appended, what waits for a commit is unknown."""
         self.over, self.accepting = True, False
+        self.acknowledging.depose()
         while self.queue:
             request = self.queue.popleft()
             if isinstance(request, Request):
@@ -109,15 +124,38 @@ class Writer:
 
     def advance(self, committed: int) -> None:
         """Let go the answers that rest on no more than this."""
-        self.committed = max(self.committed, committed)
+        self.acknowledging.commit(committed)
+        committed = self.acknowledging.committed
         if self.waiting:
-            ready = [w for w in self.waiting if w.depends <= self.committed]
+            ready = [w for w in self.waiting if w.depends <= committed]
             if ready:
-                self.waiting = [w for w in self.waiting if w.depends > self.committed]
+                self.waiting = [w for w in self.waiting if w.depends > committed]
                 for answer in ready:
                     self._answer(answer)
         if self.queue:
             self.write_soon()
+
+    def hold(self, offset: int, leased_before: bool) -> None:
+        """The own store holds `offset`: under a lease, let go what rests on no more than this."""
+        if self.acknowledging.hold(offset, leased_before=leased_before, now_ms=self.process.now()):
+            ready = [w for w in self.waiting if w.depends <= offset]
+            self.waiting = [w for w in self.waiting if w.depends > offset]
+            for answer in ready:
+                self._leave_soon(answer)
+
+    def _leave_soon(self, answer: Waiting) -> None:
+        """Its task has its turn in a moment, when it looks at the lease again; the process may be stopped until then."""
+        self.leaving.append(answer)
+        self.world.at(self.world.now + self.world.random.randrange(4), self.process.deliver, self._leave, answer)
+
+    def _leave(self, answer: Waiting) -> None:
+        self.leaving.remove(answer)
+        if self.acknowledging.may_answer(answer.depends, self.process.now()):
+            self._answer(answer)
+        elif self.over:
+            answer.request.reply(SubmitResult(Outcome.UNKNOWN, code="unknown"))
+        else:
+            self.waiting.append(answer)
 
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
@@ -180,6 +218,8 @@ class Writer:
         for answer in answers:
             if answer.depends <= self.committed:
                 self._answer(answer)
+            elif self.acknowledging.held and self.acknowledging.may_answer(answer.depends, self.process.now()):
+                self._leave_soon(answer)
             else:
                 self.waiting.append(answer)
         self._publish_due(offset, now, records)
@@ -193,10 +233,13 @@ class Writer:
     def _append(self, offset: int, records: list[Record], drained: Callable[[int], None] | None) -> None:
         entry = seal_entry(self.epoch, offset, self.world.token(), records)
         self.kept[offset] = Kept(entry, records)
+        leased = self.acknowledging.lease is not None and self.acknowledging.leased(self.process.now())
 
         def heard(answer: Any) -> None:
             if isinstance(answer, Accepted):
                 self.tail = Position(self.epoch, offset)
+                if self.acknowledging.lease is not None:
+                    self.hold(offset, leased)
                 if self.world.switches.fold_early and not self.over:
                     self.process.fold_to(offset)
             self.process.own_appended(self.epoch, answer)
@@ -222,7 +265,8 @@ class Writer:
 
     def _answer(self, answer: Waiting) -> None:
         d = answer.decided
-        self.world.answering(self.process, d)
+        alone = answer.depends > self.committed and not self.world.switches.answer_deposed
+        self.world.answering(self.process, self.epoch, d, alone)
         answer.request.reply(
-            SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, answer.visible_by, d.code, "", d.allowed)
+            SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, answer.visible_by, d.code, "", d.allowed, alone)
         )

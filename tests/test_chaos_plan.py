@@ -21,9 +21,10 @@ from chaos.history import End, FaultLine, History, HistoryError, Run, read_histo
 from chaos.measures import Measures, longest_gap
 from chaos.nemesis import Nemesis
 from chaos.report import as_json, as_text, judge
-from chaos.run import commit, machine, possible
+from chaos.run import possible
 from chaos.schedule import GROUPS, KINDS, Planned, chosen, plan
 from laurel.commands import CommandError
+from laurel.provenance import commit, machine
 
 
 def first(count: int, seed: int = 5, words: list[str] | None = None, mean_pause_s: float = 4.0) -> list[Planned]:

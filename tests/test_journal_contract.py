@@ -405,12 +405,17 @@ def test_a_lease_is_renewed_only_for_the_granted_attempt_and_by_the_newest_accep
         for past in ("", "a-1"):
             assert reason(await journal.seal(sealing(shard, 10, target="us", acceptor=past))) == "superseded"
         sealed = await journal.seal(sealing(shard, 10, target="us", acceptor="a-2"))
-        assert isinstance(sealed, Granted) and sealed.status.lease_ms == 0, "whoever may seal has waited for all earlier promises"
+        assert isinstance(sealed, Granted) and sealed.status.lease_ms == 0, "another region has waited for all earlier promises"
         assert reason(await renew(9, acceptor="a-2")) == "fenced"
         shorter = await renew(10, acceptor="a-2", lease_ms=300)
         assert isinstance(shorter, Granted) and shorter.status.lease_ms == 300
+        again = await journal.seal(sealing(shard, 12, target="us", acceptor="a-2"))
+        assert isinstance(again, Granted) and again.status.lease_ms == 300, "for the holder's own region nobody has waited"
+        shipped = shipping(shard, 13, (0, 0), sender="us")
+        assert reason(await journal.accept(msgspec.structs.replace(shipped, prev=Position(1, 1)))) == "mismatch"
+        assert (await journal.status()).lease_ms == 300
         await journal.mark_amnesiac("i-ap")
-        assert reason(await renew(10, acceptor="a-2")) == "amnesiac"
+        assert reason(await renew(13, acceptor="a-2")) == "amnesiac"
 
     run(story)
 

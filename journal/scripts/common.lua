@@ -190,8 +190,8 @@ local function lost_data()
   return everything('amnesiac')
 end
 
--- The acceptor that took its role last, and the longest lease promised under the present fence: a later epoch has waited
--- for all before it.
+-- The acceptor that took its role last, and the longest lease promised under the present fence, and those right below it that
+-- were granted to the same region: an epoch of another region has waited for all before it.
 local function load_lease(store)
   local held = redis.call('HMGET', META, 'acceptor', 'lease_epoch', 'lease_ms')
   local epoch, lease_ms = whole(held[2] or 0), whole(held[3] or 0)
@@ -200,6 +200,10 @@ end
 
 local function promise(store, epoch, region, attempt)
   if epoch > store.fence then
+    -- Nobody waits before a Seal for the holder's own region, so its last life may still count what it was promised.
+    if region ~= '' and region == store.granted_region and redis.call('HGET', META, 'lease_epoch') == text(store.fence) then
+      redis.call('HSET', META, 'lease_epoch', text(epoch))
+    end
     store.fence, store.granted_region, store.granted_attempt = epoch, region, attempt
   end
 end
