@@ -156,6 +156,12 @@ class Moving:
                 "only the shard's authority can readmit a region", code="no_authority", epoch=state.newest_epoch, owner=state.newest_owner
             )
         there = await self._links.probe(region, spec.shard)
+        if there is not None and there.fence > state.epoch:
+            # Promised to somebody who did not start, or deposed this epoch: only an epoch above it may begin the store anew.
+            moved = await self.activate("unstarted_seal", asked_by, (state.epoch, spec.region))
+            if not moved["ok"]:
+                return moved
+            there = await self._links.probe(region, spec.shard)
         if there is None:
             return {"ok": False, "code": "unreachable", "detail": f"{region} does not answer"}
         if state.role is not Role.AUTHORITY or state.replication is None or not state.replication.leave_out(region, monotonic_ms()):

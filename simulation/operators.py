@@ -84,7 +84,11 @@ def _others_are_well(world: "World", name: str) -> bool:
 
 def _readmit(world: "World", authority: "Process", name: str) -> None:
     def probed(status: Any) -> None:
-        if status is not None and authority.state.role is Role.AUTHORITY and _others_are_well(world, name):
+        if status is None or authority.state.role is not Role.AUTHORITY:
+            return
+        if status.fence > authority.state.epoch:
+            authority.activate("unstarted_seal", expect=(authority.state.epoch, authority.name))
+        elif _others_are_well(world, name):
             _begin_anew(world, authority, name, status.incarnation)
 
     world.network.call("probe", authority, authority.name, name, lambda r: r.acceptor.probe(), probed)

@@ -10,6 +10,7 @@ from inprocess_region import SHARD
 from watched_log import WatchedLog
 
 from failover.events import Role
+from journal.ports import Granted, Seal
 
 
 def known_amnesiac(c: Cluster, owner: str, region: str) -> bool:
@@ -136,6 +137,35 @@ def test_a_readmission_that_is_interrupted_can_be_done_again(tmp_path: Path) -> 
         c.come_back("us")
         owner = await c.authority()
         assert (await c[owner].actor.moving.readmit("ap", "operator"))["ok"]
+        await c.write(2, through="ap")
+        await c.check()
+
+    tell(tmp_path, story)
+
+
+def test_a_store_that_has_promised_a_later_epoch_is_begun_anew_by_one_above_it(tmp_path: Path) -> None:
+    """1. A coordinator seals ap's store and dies. 2. It is found to have lost data, so the owner ships to it no longer, and does not hear
+    of that. 3. `readmit` takes an epoch above the promise first. Found by the simulator (seed 2001130). I10."""
+
+    async def story(c: Cluster) -> None:
+        c.start()
+        await c.authority("eu")
+        await c.write(3)
+        await c.check()
+        log = c["ap"].log
+        newest = log.status().newest
+        assert newest is not None
+        sealed = log.seal(
+            Seal(
+                shard=SHARD, lineage=newest.lineage, config_version=newest.config_version, sender="us", incarnation="", request_id="r",
+                epoch=7, target="us", attempt="dead", from_epoch=1, from_owner="eu",
+            )
+        )  # fmt: skip
+        log.mark_amnesiac(log.status().incarnation)
+        assert isinstance(sealed, Granted)
+        owner = await c.authority()
+        assert (await c[owner].actor.moving.readmit("ap", "operator"))["ok"]
+        assert c[owner].actor.state.epoch > 7
         await c.write(2, through="ap")
         await c.check()
 
