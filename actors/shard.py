@@ -157,6 +157,7 @@ class ShardActor:
             "mode": self._epoch_mode or state.mode,
             "leased": self.waiters.leased() if state.lease is not None else None,
             "activation": self.moving.last,
+            "automatic_pause_ms": state.detector.pause_ms(now),
             "config_conflicts": list(self._conflicts),
         }
 

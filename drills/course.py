@@ -185,7 +185,11 @@ class Course:
             await asyncio.shield(self._moving)
 
     def _promotes(self) -> bool:
-        return any(facts_of(status, self.shard).get("on_region_loss") == "promote" for status in self._statuses.values())
+        """Whether the shard moves by itself now: not within five minutes after it last did, when an operator must order it."""
+        told = [facts_of(status, self.shard) for status in self._statuses.values()]
+        return any(facts.get("on_region_loss") == "promote" for facts in told) and not any(
+            facts.get("automatic_pause_ms") for facts in told
+        )
 
     async def _command(self, number: int, to: str, before: tuple[int, str], *, force: bool, within_s: float = COMMAND_MS / 1000) -> None:
         """Ask for the move; again, for a while, where the refusal may pass."""

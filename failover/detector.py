@@ -97,13 +97,17 @@ class Detector:
 
     def turn(self, lost: Lost | None, now_ms: int, seal_grace_ms: int = 0) -> bool:
         """Whether this region is to take over now. Candidate n waits n times what the one before it may need."""
-        if lost is None or (self.automatic_ms is not None and now_ms - self.automatic_ms < PAUSE_MS):
+        if lost is None or self.pause_ms(now_ms):
             self._lost = (0, "")
             return False
         if self._lost != (lost.epoch, lost.owner):
             self._lost, self._since_ms = (lost.epoch, lost.owner), now_ms
         needed = self.detection_ms + (promise_ms(lost.lease_ms) + seal_grace_ms if lost.lease_ms else 0)
         return now_ms - self._since_ms >= lost.rank * needed
+
+    def pause_ms(self, now_ms: int) -> int:
+        """For how long nobody takes over by itself, because the newest epoch was started so."""
+        return 0 if self.automatic_ms is None else max(0, self.automatic_ms + PAUSE_MS - now_ms)
 
     def tried(self) -> None:
         """This region's attempt has begun; if it fails, its turn comes round again."""

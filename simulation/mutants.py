@@ -213,7 +213,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no_pause": Mutant(
         "one automatic failover follows the other",
-        ((Detector.turn, ("now_ms - self.automatic_ms < PAUSE_MS", "False")),),
+        ((Detector.turn, ("or self.pause_ms(now_ms)", "or False")),),
     ),
 }
 

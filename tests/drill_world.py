@@ -64,6 +64,8 @@ class MemoryCluster:
         self.calls: list[tuple[Any, ...]] = []
         self.paused_until = 0.0
         self.promotes_after_s: float | None = None
+        #: It has moved by itself a moment ago, and does not again for so long.
+        self.automatic_pause_ms = 0
         #: Switches that break promises or the cluster.
         self.forgets: set[str] = set()
         self.silent: set[str] = set()
@@ -98,7 +100,7 @@ class MemoryCluster:
 
     def _promote(self) -> None:
         """A shard that promotes by itself moves so long after its owner has lost the majority."""
-        if self.promotes_after_s is None or self.majority(self.owner):
+        if self.promotes_after_s is None or self.automatic_pause_ms or self.majority(self.owner):
             self._lost_at = None
             return
         self._lost_at = self.now() if self._lost_at is None else self._lost_at
@@ -130,6 +132,7 @@ class MemoryCluster:
             "role": "authority" if region == self.owner else "follower", "why": "", "epoch": self.epoch, "owner": owner,
             "known_owner": owner, "serving": serving, "committed": self.offset, "applied": level, "halted": "",
             "lag": {}, "replica": {"serving": True, "alarm": "", "applied": level, "boards_count": 4},
+            "automatic_pause_ms": self.automatic_pause_ms,
             "on_region_loss": "promote" if self.promotes_after_s is not None else "hold",
             "activation": {"cause": self.cause, "epoch": self.epoch, "phases_ms": self.phases},
         }  # fmt: skip

@@ -94,6 +94,15 @@ def test_where_the_shard_promotes_the_drill_waits_for_that_and_commands_nothing(
     assert ("failover", "us-east", True) not in cluster.calls
 
 
+def test_a_shard_that_has_moved_by_itself_a_moment_ago_is_moved_by_command() -> None:
+    """It does not move by itself again within five minutes; the drill waited in vain for that once."""
+    cluster = MemoryCluster()
+    cluster.promotes_after_s, cluster.automatic_pause_ms = 2.0, 240_000
+    report: Report = drill(cluster, shipped_plan("region-loss"))
+    assert report.verdict == "met", to_text(report)
+    assert [move.kind for move in report.moves] == ["forced", "planned"]
+
+
 def test_an_event_that_the_cluster_forgets_is_lost() -> None:
     cluster = MemoryCluster()
     runner = Runner(cluster, shipped_plan("switchover"), drill_id="d-1")
