@@ -56,6 +56,10 @@ class Salvaging:
         newest = log.status().newest
         return newest is not None and newest.epoch == log.fence and newest.first_offset <= log.committed <= applied
 
+    def over(self) -> bool:
+        """Whether this region has nothing left to send, and knows that."""
+        return not self.running and self.caught_up() and not self.open_events()
+
     def open_events(self) -> list[OrphanEvent]:
         """What the lineage, as far as it is folded here, does not have."""
         batches = self.process.region.store.log.orphans()
