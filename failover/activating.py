@@ -41,7 +41,7 @@ def look_at_answers(state: ShardState, now: int, jitter: float) -> list[e.Action
     if again := [r for r, at in trying.again_ms.items() if now >= at]:
         trying.again_ms = {r: at for r, at in trying.again_ms.items() if r not in again}
         # Whoever did not answer may by now; the old owner's store above all.
-        silent, trying.silent = tuple(r for r in trying.silent if r not in again), set()
+        silent, trying.silent = tuple(r for r in state.regions if r in trying.silent and r not in again), set()
         return [_send_seal(state, (*again, *silent))]
     sealing = state.role is Role.SEALING
     got = trying.grants if sealing else trying.answers
