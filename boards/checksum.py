@@ -16,10 +16,14 @@ EMPTY = 0
 _MASK = 2**64 - 1
 #: value, tie moment, version, status; of fixed size and in front, so where the id begins is never in doubt.
 _pack = Struct("<qqqq").pack
+#: The same and the second column, where it is not zero; rows without one keep the hash that they always had.
+_pack_second = Struct("<qqqqq").pack
 
 
 def row_hash(player_id: str, row: Row) -> int:
     """0 <= hash < 2**64, over what a reader could see or an order depends on. Written to journals: it may never change."""
+    if row.second:
+        return xxhash.xxh3_64_intdigest(_pack_second(row.value, row.tie_ms, row.version, row.status, row.second) + player_id.encode())
     return xxhash.xxh3_64_intdigest(_pack(row.value, row.tie_ms, row.version, row.status) + player_id.encode())
 
 

@@ -39,6 +39,20 @@ class BoardRules(msgspec.Struct, frozen=True, kw_only=True):
     publish_interval_ms: int = 250
     retention_ms: int = 120_000
     rule_version: int = 1
+    #: Direction of a second column that decides between equal values, before the tie moment; None: the board has none.
+    secondary: Direction | None = None
+
+
+class Layout(msgspec.Struct, frozen=True, array_like=True):
+    """How a board is spread over shards: slice i lives on `shards[i]`, slice 0's shard leads. A reshard or a move makes the next number."""
+
+    number: int
+    shards: tuple[str, ...]
+
+    @property
+    def lead(self) -> str:
+        """The shard whose journal holds the board's manifests."""
+        return self.shards[0]
 
 
 class Status(IntEnum):
@@ -61,6 +75,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
     last_event_id: str
     status: int = Status.ACTIVE
+    #: The second column, on boards whose rules have `secondary`; 0 elsewhere.
+    second: int = 0
 
 
 class Outcome(IntEnum):
@@ -89,6 +105,8 @@ class Submission(msgspec.Struct, frozen=True, array_like=True, gc=False):
     achieved_ms: int
     submitted_ms: int
     fingerprint: bytes
+    #: The second column; 0 on boards without one.
+    second: int = 0
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,7 @@ row that is passed in counts as active.
 """
 
 from collections.abc import Callable
-from operator import attrgetter
+from operator import attrgetter, gt, lt
 from typing import Any, cast, get_args
 
 from boards.errors import InvalidInput
@@ -37,7 +37,11 @@ Decider = Callable[[Row | None, Submission, int], Decision]
 _DIRECTION: dict[str, Direction] = {"best_score": "higher", "fastest_time": "lower", "cumulative": "higher", "latest": "higher"}
 _TIES: dict[str, Ties] = {"best_score": "achieved_at", "fastest_time": "submitted_at", "cumulative": "achieved_at", "latest": "achieved_at"}
 
-_CHOICES: dict[str, tuple[str, ...]] = {"ranking": get_args(Ranking), "visibility": get_args(Visibility)}
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "ranking": get_args(Ranking),
+    "visibility": get_args(Visibility),
+    "secondary": (None, *get_args(Direction)),
+}
 _RANGES: dict[str, tuple[int, int]] = {
     "decimals": (0, DECIMALS_MAX),
     "max_value": (1, VALUE_MAX),
@@ -76,12 +80,15 @@ def make_rules(policy: str, *, direction: str | None = None, ties: str | None = 
         _bound("decimals", rest.get("decimals", 0), 0, 0)
     elif rest.get("max_value") is not None:
         raise InvalidInput(code="bad_rule", field="max_value", allowed="left out, except on fastest_time boards")
+    if policy == "cumulative" and rest.get("secondary") is not None:
+        raise InvalidInput(code="bad_rule", field="secondary", allowed="left out on cumulative boards: a sum has no second column")
     return BoardRules(policy=cast(Policy, policy), direction=cast(Direction, direction), ties=cast(Ties, ties), **rest)
 
 
-def _choose(field: str, value: object, allowed: tuple[str, ...]) -> None:
+def _choose(field: str, value: object, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
-        words = allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
+        known = [word if word is not None else "left out" for word in allowed]
+        words = known[0] if len(known) == 1 else f"one of {', '.join(known)}"
         raise InvalidInput(code="bad_rule", field=field, allowed=words)
 
 
@@ -115,11 +122,13 @@ _MOMENTS: dict[Ties, Moment] = {
 }
 
 
-def _best_score(_rules: BoardRules, moment: Moment) -> Decider:
+def _best_score(rules: BoardRules, moment: Moment) -> Decider:
+    second_counts = _second_decides(rules)
+
     def decide(row: Row | None, event: Submission, now_ms: int) -> Decision:
         if row is None:
             return _replace(_FIRST, 1, event, moment(event), now_ms)
-        if event.amount <= row.value:
+        if event.amount <= row.value and not (event.amount == row.value and second_counts(event.second, row.second)):
             return Decision(_NOT_AN_IMPROVEMENT, row.value, row.version)
         return _replace(_APPLIED, row.version + 1, event, moment(event), now_ms)
 
@@ -129,13 +138,14 @@ def _best_score(_rules: BoardRules, moment: Moment) -> Decider:
 def _fastest_time(rules: BoardRules, moment: Moment) -> Decider:
     slowest = VALUE_MAX if rules.max_value is None else rules.max_value
     allowed = f"a time from 1 to {slowest} ms"
+    second_counts = _second_decides(rules)
 
     def decide(row: Row | None, event: Submission, now_ms: int) -> Decision:
         if not 0 < event.amount <= slowest:
             return _invalid(row, "out_of_range", allowed)
         if row is None:
             return _replace(_FIRST, 1, event, moment(event), now_ms)
-        if event.amount >= row.value:
+        if event.amount >= row.value and not (event.amount == row.value and second_counts(event.second, row.second)):
             return Decision(_NOT_AN_IMPROVEMENT, row.value, row.version)
         return _replace(_APPLIED, row.version + 1, event, moment(event), now_ms)
 
@@ -178,15 +188,22 @@ def _latest(_rules: BoardRules, moment: Moment) -> Decider:
         # Ids are compared as text: code points sort as UTF-8 bytes do.
         if (event.achieved_ms, event.event_id) < (row.achieved_ms, row.last_event_id):
             return Decision(_SUPERSEDED, row.value, row.version)
-        tie_ms = row.tie_ms if event.amount == row.value else moment(event)
+        tie_ms = row.tie_ms if (event.amount, event.second) == (row.value, row.second) else moment(event)
         return _replace(_APPLIED, row.version + 1, event, tie_ms, now_ms)
 
     return decide
 
 
+def _second_decides(rules: BoardRules) -> Callable[[int, int], bool]:
+    """Whether, with equal values, an attempt's second column is better than the row's: the best attempt is the best whole tuple."""
+    if rules.secondary is None:
+        return lambda new, old: False
+    return gt if rules.secondary == "higher" else lt
+
+
 def _replace(outcome: int, version: int, event: Submission, tie_ms: int, now_ms: int) -> Decision:
     """The event's value and times become the row."""
-    row = Row(event.amount, tie_ms, event.achieved_ms, event.submitted_ms, now_ms, version, event.event_id, _ACTIVE)
+    row = Row(event.amount, tie_ms, event.achieved_ms, event.submitted_ms, now_ms, version, event.event_id, _ACTIVE, event.second)
     return Decision(outcome, event.amount, version, row)
 
 

@@ -3,7 +3,7 @@
 from boards.model import BoardRules
 
 #: They decide order, outcomes or what a number means: rows written under one do not hold under another.
-FIXED = ("policy", "direction", "ties", "ranking", "decimals", "max_value", "max_age_ms")
+FIXED = ("policy", "direction", "ties", "ranking", "decimals", "max_value", "max_age_ms", "secondary")
 #: They decide who reads, when, and for how long; a board keeps those that it was created with.
 KEPT = ("visibility", "publish_interval_ms", "retention_ms")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from boards.model import BoardRules, Row
+from boards.model import BoardRules, Layout, Row
 
 
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
@@ -32,10 +32,12 @@ class Scored(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     processed_ms: int
     #: Subject of the credential that sent the event.
     subject: str
+    #: Second column of the event; 0 on boards without one.
+    second: int = 0
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """Generation `generation` of a board: everything before and including this entry (its boundary)."""
+    """Generation `generation` of a board of one slice: everything before and including this entry (its boundary)."""
 
     board: int
     generation: int
@@ -82,6 +84,11 @@ class BoardCreated(msgspec.Struct, frozen=True, array_like=True, tag=5):
     incarnation: str
     created_by: str
     at_ms: int
+    #: Where the board's slices live and which one this is; None: all of it is here.
+    layout: Layout | None = None
+    slice: int = 0
+    #: Filled by `Imported` records, and closed for events, until `SliceOpened`.
+    importing: bool = False
 
 
 class Audited(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -94,7 +101,133 @@ class Audited(msgspec.Struct, frozen=True, array_like=True, tag=6):
     detail: str
 
 
-Record = Scored | Published | EpochStarted | HandedOver | BoardCreated | Audited
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Where a slice was marked, and what it held: a part of a manifest."""
+
+    epoch: int
+    offset: int
+    checksum: int
+    count: int
+
+
+class Marked(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """A slice up to and including this entry belongs to the generation whose manifest names this entry.
+
+    `generation` is the round that asked; `lead_epoch` the epoch of the lead's authority that did. `keeps` is the offset of
+    this slice's mark that the newest committed manifest named then, 0 for none: views from there on may still be asked for.
+    """
+
+    board: int
+    generation: int
+    lead_epoch: int
+    keeps: int
+    marked_ms: int
+    #: Of this slice alone.
+    checksum: int
+    count: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Generation `generation` of a board of several slices: one committed mark a slice, in the order of the layout.
+
+    Everything that any of the shards had acknowledged before `published_ms` (the lead's clock) is in it. `checksum` and
+    `count` are the sums over the slices, the former modulo 2**64.
+    """
+
+    board: int
+    generation: int
+    published_ms: int
+    layout: int
+    marks: tuple[Mark, ...]
+    checksum: int
+    count: int
+
+
+class BoardRemoved(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """A board, or a slice of one, leaves the shard. Unless `done`, its lead only stops serving it, until the other slices are gone."""
+
+    board: int
+    removed_by: str
+    at_ms: int
+    done: bool = True
+
+
+class Relocating(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """In the lead's journal: the board is on its way to another layout; None: it stays, what was copied is dropped."""
+
+    board: int
+    layout: Layout | None
+    asked_by: str
+    at_ms: int
+
+
+class ImportedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event identity that came along with its player."""
+
+    player_id: str
+    event_id: str
+    fingerprint: bytes
+    outcome: int
+    value: int
+    version: int
+
+
+class Imported(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Players of another slice, complete: their rows, and the identities that were recorded for them.
+
+    `source` is the slice (of the old layout) that they come from. `cursor` is the key up to which its ledger has been copied,
+    None once all of it has; `replayed` the offset of its journal up to which its entries are in here too.
+    """
+
+    board: int
+    source: int
+    rows: list[tuple[str, Row]]
+    events: list[ImportedEvent]
+    cursor: bytes | None
+    replayed: int
+
+
+class SliceClosed(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The declared boundary of a move: after this entry the slice takes no event. `layout` is the number of the one to come."""
+
+    board: int
+    layout: int
+    at_ms: int
+
+
+class Switched(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """In the old lead's journal: from here on the board lives in `layout`; `generation` is the last one of the old layout."""
+
+    board: int
+    layout: Layout
+    generation: int
+    at_ms: int
+
+
+class SliceOpened(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """The slice takes events (again). `generation` is the newest of the board until then; its lead goes on from there."""
+
+    board: int
+    generation: int
+    at_ms: int
+
+
+Record = (
+    Scored
+    | Published
+    | EpochStarted
+    | HandedOver
+    | BoardCreated
+    | Audited
+    | Marked
+    | Manifest
+    | BoardRemoved
+    | Relocating
+    | Imported
+    | SliceClosed
+    | Switched
+    | SliceOpened
+)
 
 _records_encoder = msgspec.msgpack.Encoder()
 _records_decoder = msgspec.msgpack.Decoder(list[Record])

@@ -53,12 +53,13 @@ class _Held(NamedTuple):
 class _Overlay:
     """One board's pending part. Totals are absolute: the ledger's, and all that is pending on top."""
 
-    __slots__ = ("board", "higher", "rows", "rule", "saved", "touched")
+    __slots__ = ("board", "higher", "rows", "rule", "saved", "second", "touched")
 
     def __init__(self, state: BoardState, offset: int) -> None:
         self.board = RunningBoard(state)
         self.rule: Decider = decider(state.rules)
         self.higher = state.rules.direction == "higher"
+        self.second = state.rules.secondary
         self.rows: dict[str, _Held] = {}
         #: By (player id, event id).
         self.saved: dict[tuple[str, str], Saved] = {}
@@ -141,6 +142,8 @@ class Pending:
             improved = False
             if new is not None:
                 improved = old is None or (value > old.value if higher else value < old.value)
+                if old is not None and value == old.value and new.second != old.second:
+                    improved = (new.second > old.second) is (overlay.second == "higher")
                 running.replace(player_id, old, new, offset)
                 rows[player_id] = _Held(offset, new)
                 players.append(player_id)
@@ -161,6 +164,7 @@ class Pending:
                     event.submitted_ms,
                     now_ms,
                     subject,
+                    event.second,
                 )
             )
             decided.append(Decided(outcome, value, version, improved, epoch, offset, offset))
