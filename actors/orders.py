@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from actors import auditing
+from actors import auditing, board_changes
+from actors.board_changes import Slice
 from actors.messages import Unanswered, to_wire
 from actors.shard import ShardActor
-from boards.model import BoardRules
+from boards.model import BoardRules, Layout
 from journal.ports import JournalUnavailable
 
 #: How long one order may go on sending orphans again; the caller waits for 30 s.
@@ -20,7 +21,7 @@ OF_THE_STORE = ("audits", "orphans", "resubmit_orphans", "sign_off_orphans")
 
 
 async def operate(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out an order: activate, handover, readmit, create_board, audit, audits, orphans, resubmit_orphans, sign_off_orphans.
+    """Carry out an order, see `_carry_out` for which there are.
 
     `OF_THE_STORE` are for any region, about what is there; the others are for the authority, or who is to become it.
     """
@@ -46,8 +47,21 @@ async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]
             return await actor.moving.readmit(order["region"], order["asked_by"])
         case "create_board":
             rules = msgspec.convert(order["rules"], BoardRules)
-            state, created = await actor.create_board(order["board"], rules, order["asked_by"])
+            layout = msgspec.convert(order["layout"], Layout | None) if order.get("layout") else None
+            state, created = await actor.create_board(order["board"], rules, order["asked_by"], layout)
             return {"ok": True, "created": created, "number": state.number}
+        case "remove_board":
+            await actor.change(board_changes.remove(order["board"], order["incarnation"], order["asked_by"]))
+            return {"ok": True}
+        case "mark":
+            wanted = msgspec.convert(order["slice"], Slice)
+            decide = board_changes.mark(wanted, generation=order["generation"], lead_epoch=order["lead_epoch"], keeps=order["keeps"])
+            return {"ok": True, "mark": msgspec.to_builtins(await actor.change(decide, last=True, committed=True))}
+        case "remove_slice":
+            removed = await actor.change(
+                board_changes.remove_slice(order["board"], order["incarnation"], order["layout"], order["asked_by"])
+            )
+            return {"ok": True, "removed": removed}
         case "audit":
             at = await actor.audit(order["what"], order["asked_by"], order["detail"], order.get("unless_open") or "")
             return {"ok": True, "epoch": at.epoch, "offset": at.offset}

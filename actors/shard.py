@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from actors.board_changes import Draft, Result
 from actors.clocks import monotonic_ms, wall_ms
+from actors.coordinating import Coordinating
 from actors.errands import Errands
 from actors.folding import Folding
 from actors.messages import NoAuthority, SubmitResult
@@ -24,7 +26,7 @@ from actors.ports import Links, ShardSpec
 from actors.salvaging import Salvaging
 from actors.waiting import CommitWaiters
 from actors.writing import Writer
-from boards.model import BoardRules, Submission
+from boards.model import BoardRules, Layout, Submission
 from boards.rule_changes import changed
 from failover import events as e
 from failover.events import Role
@@ -58,6 +60,8 @@ class ShardActor:
         self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing, spec.mode)
         self.waiters = CommitWaiters()
         self.writer: Writer | None = None
+        #: What this epoch's authority does with the other shards of the boards that it leads.
+        self.coordinating: Coordinating | None = None
         self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded, on_halted=self._on_halted)
         self._errands = Errands(
             spec, journal, links, self.state, kept=lambda: self.writer.kept if self.writer is not None else {}, hear=self._hear
@@ -112,9 +116,13 @@ class ShardActor:
         """As `submit`, without a task of its own; NoAuthority is raised here, or by the future."""
         return self._serving().submit(board_id, submissions, subject)
 
-    async def create_board(self, board_id: str, rules: BoardRules, subject: str) -> tuple[BoardState, bool]:
-        """Create a board in this shard; (state, False) if it is there with the same rules."""
-        return await self._serving().create_board(board_id, rules, uuid.uuid4().hex[:12], subject)
+    async def create_board(self, board_id: str, rules: BoardRules, subject: str, layout: Layout | None = None) -> tuple[BoardState, bool]:
+        """Create a board in this shard, or led from here over those of `layout`; (state, False) if it is there with the same rules."""
+        return await self._serving().create_board(board_id, rules, uuid.uuid4().hex[:12], subject, layout)
+
+    async def change(self, decide: Callable[[Draft], Result], *, last: bool = False, committed: bool = False) -> Any:
+        """See `Writer.change`."""
+        return await self._serving().change(decide, last=last, committed=committed)
 
     async def audit(self, what: str, asked_by: str, detail: dict[str, Any], unless_open: str = "") -> Position:
         """Record what an operator did; the record's place, once it is committed.
@@ -159,6 +167,7 @@ class ShardActor:
             "activation": self.moving.last,
             "automatic_pause_ms": state.detector.pause_ms(now),
             "config_conflicts": list(self._conflicts),
+            "waiting_for_marks": self.coordinating.status() if self.coordinating is not None else {},
         }
 
     # -- the machine ------------------------------------------------------------------------------------------------
@@ -309,6 +318,7 @@ class ShardActor:
         assert replication is not None
         self.waiters = CommitWaiters(replication.committed, lease=self.state.lease)
         writer = Writer(
+            shard=self.spec.shard,
             epoch=self.state.epoch,
             tail=self.state.tail,
             ledger=self.ledger,
@@ -324,15 +334,27 @@ class ShardActor:
         self.writer = writer
         self.folding.writer = writer
         self._spawn(writer.run())
+        self.coordinating = Coordinating(
+            shard=self.spec.shard,
+            region=self.spec.region,
+            writer=writer,
+            links=self.links,
+            spawn=self._spawn,
+            wall_ms=wall_ms,
+            monotonic_ms=monotonic_ms,
+        )
+        self._spawn(self.coordinating.run())
         self._spawn(self._create_configured_boards(writer))
 
     async def _create_configured_boards(self, writer: Writer) -> None:
         self._conflicts = []
-        for board_id, rules in self.spec.boards.items():
+        for board_id, (rules, layout) in self.spec.boards.items():
             state = self.ledger.board(board_id)
             if state is None:
+                if self.ledger.gone(board_id) is not None:
+                    continue  # it was removed, or lives elsewhere now
                 try:
-                    await writer.create_board(board_id, rules, uuid.uuid4().hex[:12], "cluster.yaml")
+                    await writer.create_board(board_id, rules, uuid.uuid4().hex[:12], "cluster.yaml", layout)
                 except NoAuthority:
                     return
                 continue
@@ -343,7 +365,7 @@ class ShardActor:
 
     def _step_down(self, why: str) -> None:
         log.info("%s: %s steps down: %s", self.spec.shard, self.spec.region, why)
-        writer, self.writer = self.writer, None
+        writer, self.writer, self.coordinating = self.writer, None, None
         self.folding.writer = None
         self._persisted = 0
         if writer is not None:

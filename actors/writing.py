@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from actors import auditing
-from actors.messages import BoardExists, NoAuthority, SubmitResult, UnknownBoard
+from actors import auditing, board_changes
+from actors.board_changes import Change, Draft, Result
+from actors.messages import BoardExists, NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from actors.ports import Limits
 from actors.waiting import CommitWaiters, Deposed
-from boards.model import BoardRules, Outcome, Submission
+from boards.model import BoardRules, Layout, Outcome, Submission
 from journal.ports import Accepted, JournalUnavailable, Position, Refused
-from journal.records import BoardCreated, Entry, HandedOver, Record, seal_entry
+from journal.records import Entry, HandedOver, Record, seal_entry
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.pending import Decided, Pending
 from ledger.ports import BoardState
@@ -43,17 +44,6 @@ class Request:
 
 
 @dataclass(slots=True)
-class BoardRequest:
-    """A board to be created, on its way into an entry."""
-
-    board_id: str
-    rules: BoardRules
-    incarnation: str
-    subject: str
-    done: asyncio.Future[tuple[BoardState, bool]]
-
-
-@dataclass(slots=True)
 class Kept:
     """An entry of this epoch that is not folded yet, with its records, so that nobody reads it back from the store."""
 
@@ -66,6 +56,7 @@ class Kept:
 class Writer:
     """The one place where an authority decides. Its owner calls `run` once and `stop` when the epoch is over."""
 
+    shard: str
     epoch: int
     tail: Position
     ledger: LmdbLedger
@@ -78,7 +69,7 @@ class Writer:
     new_id: Callable[[], str]
     #: Told each answer of the own store: None when it gave none.
     heard: Callable[[Accepted | Refused | None], None]
-    queue: deque[Request | BoardRequest | auditing.AuditRequest] = field(default_factory=deque)
+    queue: deque[Request | Change | auditing.AuditRequest] = field(default_factory=deque)
     kept: dict[int, Kept] = field(default_factory=dict)
     kept_bytes: int = 0
     accepting: bool = True
@@ -102,11 +93,24 @@ class Writer:
         self._wake.set()
         return done
 
-    async def create_board(self, board_id: str, rules: BoardRules, incarnation: str, subject: str) -> tuple[BoardState, bool]:
+    async def create_board(
+        self, board_id: str, rules: BoardRules, incarnation: str, subject: str, layout: Layout | None = None
+    ) -> tuple[BoardState, bool]:
         """Create a board, or return it if it is there with the same rules (False). Raises BoardExists, NoAuthority."""
+        state: BoardState
+        state, created = await self.change(board_changes.create(board_id, rules, incarnation, subject, layout))
+        if state.rules != rules:
+            raise BoardExists(f"board {board_id} exists with other rules")
+        return state, created
+
+    async def change(self, decide: Callable[[Draft], Result], *, last: bool = False, committed: bool = False) -> Any:
+        """Have a change of boards decided as part of an entry (see `actors.board_changes`); its result, once it may be told.
+
+        Raises what the decision raised (definite), or NoAuthority.
+        """
         self._check_room()
-        done: asyncio.Future[tuple[BoardState, bool]] = asyncio.get_running_loop().create_future()
-        self.queue.append(BoardRequest(board_id, rules, incarnation, subject, done))
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.queue.append(Change(decide, done, last, committed))
         self._wake.set()
         return await done
 
@@ -203,22 +207,29 @@ class Writer:
     async def _write_one(self) -> None:
         offset = self.tail.offset + 1
         now_ms, records = self.wall_ms(), list[Record]()
-        events = 0
+        events, timeout_s = 0, self.limits.ack_timeout_ms / 1000
         boards: dict[str, BoardState] = {}
         decisions: list[tuple[Request, list[Decided]]] = []
+        last: list[Change] = []
         with self.ledger.reader() as reader:
+            draft = Draft(self.pending, reader, self.epoch, offset, now_ms, records)
             while self.queue and events < self.limits.events_per_entry:
                 request = self.queue.popleft()
-                if isinstance(request, BoardRequest):
-                    self._decide_board(request, offset, now_ms, records)
+                if isinstance(request, Change):
+                    if request.last:
+                        last.append(request)
+                        continue
+                    # What is decided about a board holds for the events behind it.
+                    board_changes.decide(request, draft, self.waiters, timeout_s)
+                    boards.clear()
                     continue
                 if isinstance(request, auditing.AuditRequest):
                     self._decide_audit(request, offset, now_ms, records)
                     continue
                 board = boards.get(request.board_id) or self.pending.board(request.board_id)
-                if board is None:
+                if board is None or (refusal := self._refusal(board)) is not None:
                     if not request.done.done():
-                        request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}"))
+                        request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}") if board is None else refusal)
                     continue
                 scored, decided = self.pending.decide(
                     reader, board, request.submissions, subject=request.subject, now_ms=now_ms, epoch=self.epoch, offset=offset
@@ -227,7 +238,9 @@ class Writer:
                 records.extend(scored)
                 events += len(request.submissions)
                 decisions.append((request, decided))
-        self._answer_later(decisions)
+            self._answer_later(decisions)
+            for change in last:
+                board_changes.decide(change, draft, self.waiters, timeout_s)
         self._publish_due(offset, now_ms, records)
         drained = None
         if not self.queue and self.draining is not None and self.drained is not None:
@@ -257,20 +270,6 @@ class Writer:
                 records.append(self.pending.publish(board, published_ms=now_ms, offset=offset))
                 self.published_ms[board.number] = now
 
-    def _decide_board(self, request: BoardRequest, offset: int, now_ms: int, records: list[Record]) -> None:
-        existing = self.pending.board(request.board_id)
-        if existing is None:
-            number = self.pending.next_number()
-            record = BoardCreated(number, request.board_id, request.rules, request.incarnation, request.subject, now_ms)
-            self.pending.create_board(record, offset)
-            records.append(record)
-            state, created, depends = self.pending.board(request.board_id), True, offset
-        else:
-            # It rests on all that is pending: on this entry too, if that is what creates it.
-            here = any(isinstance(record, BoardCreated) and record.board_id == request.board_id for record in records)
-            state, created, depends = existing, False, offset if here else offset - 1
-        asyncio.get_running_loop().create_task(self._board_when_committed(request, state, created, depends))
-
     def _decide_audit(self, request: auditing.AuditRequest, offset: int, now_ms: int, records: list[Record]) -> None:
         decided = auditing.decide(request, self.drills, offset=offset, now_ms=now_ms)
         if decided.record is not None:
@@ -278,20 +277,13 @@ class Writer:
         timeout_s = self.limits.ack_timeout_ms / 1000
         asyncio.get_running_loop().create_task(auditing.answer(request, decided, self.epoch, self.waiters, timeout_s))
 
-    async def _board_when_committed(self, request: BoardRequest, state: BoardState | None, created: bool, depends: int) -> None:
-        assert state is not None
+    def _refusal(self, board: BoardState) -> Unanswered | None:
+        """Why this shard takes no event of a board."""
         try:
-            await self.waiters.wait(depends, self.limits.ack_timeout_ms / 1000)
-        except (Deposed, TimeoutError):
-            if not request.done.done():
-                request.done.set_exception(NoAuthority("it is not known whether the board was created", code="unknown", definite=False))
-            return
-        if request.done.done():
-            return
-        if state.rules != request.rules:
-            request.done.set_exception(BoardExists(f"board {request.board_id} exists with other rules"))
-        else:
-            request.done.set_result((state, created))
+            board_changes.refuse_unless_open(board, self.shard)
+        except Unanswered as error:
+            return error
+        return None
 
     def _answer_later(self, decisions: list[tuple[Request, list[Decided]]]) -> None:
         """Let the answers of one entry wait, those that rest on the same offset together. Before the entry's publish records."""
@@ -301,7 +293,8 @@ class Writer:
             board_id = request.board_id
             if board_id not in visible_by:
                 state = self.pending.board(board_id)
-                visible_by[board_id] = 0 if state is None else state.generation + bool(state.unpublished)
+                # Only the lead of a board of several slices knows its generations; there the position says it.
+                visible_by[board_id] = 0 if state is None or state.sharded else state.generation + bool(state.unpublished)
             depends = max([d.depends for d in decided], default=0)
             waiting.setdefault(depends, []).append(_Answer(request, decided, visible_by[board_id]))
         for depends, answers in waiting.items():

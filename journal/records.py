@@ -153,12 +153,13 @@ class BoardRemoved(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class Relocating(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """In the lead's journal: the board is on its way to another layout; None: it stays, what was copied is dropped."""
+    """In the lead's journal: the board is on its way to another layout, or (`aborting`) on its way back from there; None: it stays."""
 
     board: int
     layout: Layout | None
     asked_by: str
     at_ms: int
+    aborting: bool = False
 
 
 class ImportedEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -188,10 +189,14 @@ class Imported(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class SliceClosed(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """The declared boundary of a move: after this entry the slice takes no event. `layout` is the number of the one to come."""
+    """The declared boundary of a move: after this entry the slice takes no event. `layout` is the number of the one to come.
+
+    `lead_epoch` is the epoch of the lead's authority that ordered it; lower ones are refused from then on.
+    """
 
     board: int
     layout: int
+    lead_epoch: int
     at_ms: int
 
 
@@ -209,6 +214,7 @@ class SliceOpened(msgspec.Struct, frozen=True, array_like=True, tag=14):
 
     board: int
     generation: int
+    lead_epoch: int
     at_ms: int
 
 

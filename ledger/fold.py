@@ -8,21 +8,38 @@ the empty event id, so it lies right before its player's identities and most oft
 no control characters, so NUL separates, and keys sort by player id bytes. At most 4 + 128 + 1 + 128 bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
-from boards.checksum import add, remove, row_hash
-from boards.model import Row, Status
+from boards.model import Row
 from journal.ports import JournalStatus, Position
-from journal.records import BoardCreated, Entry, Published, Record, Scored, open_entry
-from ledger.ports import BoardState, ChecksumMismatch, LedgerCorrupt, LedgerGap, Saved
+from journal.records import (
+    BoardCreated,
+    BoardRemoved,
+    Entry,
+    Imported,
+    Manifest,
+    Marked,
+    Published,
+    Record,
+    Relocating,
+    Scored,
+    SliceClosed,
+    SliceOpened,
+    Switched,
+    open_entry,
+)
+from ledger.ports import BoardState, Gone, LedgerCorrupt, LedgerGap, Phase, Saved
+from ledger.running import RunningBoard, new_board, new_board_of
 
 #: Stored beside the state of adapters that outlive the process; raise it when keys, values or the meaning of the fold change.
-FORMAT = 1
+FORMAT = 2
 
-_ACTIVE = int(Status.ACTIVE)
 _NOTHING = Position(0, 0)
+#: Of two slices of one board in one shard, the one that serves: the lower.
+_ORDER: dict[Phase, int] = {"open": 0, "closed": 1, "moved": 2, "importing": 3, "removing": 4}
 
 
 def board_key(number: int) -> bytes:
@@ -49,9 +66,9 @@ def check_same_result(known: Saved, again: Saved, offset: int) -> None:
 class Changes:
     """What a run of entries changes, ready to be stored."""
 
-    __slots__ = ("applied", "boards", "rows", "saved", "starts")
+    __slots__ = ("applied", "boards", "came", "gone", "highest", "removed", "rows", "saved", "starts")
 
-    def __init__(self, applied: Position) -> None:
+    def __init__(self, applied: Position, highest: int) -> None:
         self.applied = applied
         #: Epochs that begin in this run, each with its first offset.
         self.starts: list[Position] = []
@@ -60,78 +77,45 @@ class Changes:
         #: Results by `identity_key`; one that is stored already stays (see `check_same_result`).
         self.saved: dict[bytes, Saved] = {}
         self.boards: dict[int, BoardState] = {}
-
-
-class RunningBoard:
-    """A board's totals while entries are folded or decided; `state()` freezes them."""
-
-    __slots__ = ("changed", "checksum", "count", "generation", "published", "start")
-
-    def __init__(self, start: BoardState) -> None:
-        self.start = start
-        self.checksum = start.checksum
-        self.count = start.count
-        self.changed = start.changed
-        self.generation = start.generation
-        #: Boundary, time, checksum and count of the newest generation.
-        self.published = (start.published_offset, start.published_ms, start.published_checksum, start.published_count)
-
-    def replace(self, player_id: str, old: Row | None, new: Row, offset: int) -> None:
-        """Take the player's row from `old` to `new` in checksum and count."""
-        checksum = self.checksum
-        if old is not None:
-            checksum = remove(checksum, row_hash(player_id, old))
-            if old.status == _ACTIVE:
-                self.count -= 1
-        if new.status == _ACTIVE:
-            self.count += 1
-        self.checksum = add(checksum, row_hash(player_id, new))
-        self.changed = offset
-
-    def publish(self, record: Published, offset: int) -> None:
-        """Take the generation over from its record."""
-        self.generation = record.generation
-        self.published = (offset, record.published_ms, record.checksum, record.count)
-
-    def state(self) -> BoardState:
-        """The totals as a value."""
-        start = self.start
-        return BoardState(
-            start.number,
-            start.board_id,
-            start.rules,
-            start.incarnation,
-            start.created_by,
-            start.created_ms,
-            self.generation,
-            self.checksum,
-            self.count,
-            self.changed,
-            *self.published,
-        )
-
-
-def new_board(record: BoardCreated) -> BoardState:
-    """The state of a board right after its record."""
-    return BoardState(record.number, record.board_id, record.rules, record.incarnation, record.created_by, record.at_ms)
+        #: Numbers of boards that leave, with all their keys, and of their ids those that are not to come back by themselves.
+        self.removed: set[int] = set()
+        self.gone: dict[str, Gone] = {}
+        #: Ids that are here (again).
+        self.came: set[str] = set()
+        self.highest = highest
 
 
 class State:
     """The in-memory part of a ledger: how far it is, which epochs it saw begin, its boards."""
 
-    __slots__ = ("applied", "boards", "numbers", "starts", "unpublished")
+    __slots__ = ("_ids", "applied", "boards", "coordinated", "gone", "highest", "starts", "unpublished")
 
-    def __init__(self, applied: Position = _NOTHING, starts: Sequence[Position] = (), boards: Sequence[BoardState] = ()) -> None:
+    def __init__(
+        self,
+        applied: Position = _NOTHING,
+        starts: Sequence[Position] = (),
+        boards: Sequence[BoardState] = (),
+        gone: Mapping[str, Gone] = MappingProxyType({}),
+        highest: int = 0,
+    ) -> None:
         self.applied = applied
         self.starts = list(starts)
         self.boards = {board.number: board for board in boards}
-        self.numbers = {board.board_id: board.number for board in boards}
-        self.unpublished = {board.number for board in boards if board.unpublished}
+        self._ids: dict[str, tuple[int, ...]] = {}
+        for board in boards:
+            self._ids[board.board_id] = (*self._ids.get(board.board_id, ()), board.number)
+        self.unpublished = {board.number for board in boards if board.due}
+        self.coordinated = {board.number for board in boards if board.coordinated}
+        self.gone = dict(gone)
+        self.highest = highest
 
     def board(self, board_id: str) -> BoardState | None:
-        """One board by its id."""
-        number = self.numbers.get(board_id)
-        return None if number is None else self.boards[number]
+        """One board by its id; of two the one that serves."""
+        return serving([self.boards[number] for number in self._ids.get(board_id, ())])
+
+    def numbers(self, board_id: str) -> tuple[int, ...]:
+        """Numbers of all that is here of a board."""
+        return self._ids.get(board_id, ())
 
     def agrees_with(self, status: JournalStatus) -> bool:
         """`applied` is a place in that journal."""
@@ -178,13 +162,34 @@ class State:
         """Take over changes that are stored now."""
         self.applied = changes.applied
         self.starts += changes.starts
-        for number, board in changes.boards.items():
-            self.boards[number] = board
-            self.numbers[board.board_id] = number
-            if board.unpublished:
-                self.unpublished.add(number)
-            else:
+        self.highest = changes.highest
+        self.gone = {board_id: gone for board_id, gone in (self.gone | changes.gone).items() if board_id not in changes.came}
+        for number in changes.removed:
+            if number in self.boards:
+                board_id = self.boards.pop(number).board_id
+                left = tuple(other for other in self._ids[board_id] if other != number)
+                if left:
+                    self._ids[board_id] = left
+                else:
+                    del self._ids[board_id]
                 self.unpublished.discard(number)
+                self.coordinated.discard(number)
+        for number, board in changes.boards.items():
+            if number not in self.boards:
+                self._ids[board.board_id] = (*self._ids.get(board.board_id, ()), number)
+            self.boards[number] = board
+            for holds, numbers in ((board.due, self.unpublished), (board.coordinated, self.coordinated)):
+                if holds:
+                    numbers.add(number)
+                else:
+                    numbers.discard(number)
+
+
+def serving(boards: Sequence[BoardState]) -> BoardState | None:
+    """Of all that a shard holds of one board, what answers for it."""
+    if len(boards) < 2:
+        return boards[0] if boards else None
+    return min(boards, key=lambda board: (_ORDER[board.phase], -board.number))
 
 
 class Fold:
@@ -194,36 +199,39 @@ class Fold:
         self._state = state
         self._lookup = lookup
         self._running: dict[int, RunningBoard] = {}
-        self._created: dict[str, int] = {}
-        self.changes = Changes(state.applied)
+        self.changes = Changes(state.applied, state.highest)
 
     def entry(self, epoch: int, offset: int, records: Sequence[Record]) -> None:
         """Fold one entry; `EpochStarted`, `HandedOver` and `Audited` change nothing in a ledger."""
-        published: list[Published] = []
+        boundaries: list[Published | Marked] = []
         for record in records:
-            if type(record) is Scored:
-                self._scored(record, epoch, offset)
-            elif type(record) is Published:
-                published.append(record)
-            elif type(record) is BoardCreated:
-                self._board_created(record, offset)
-        for record in published:
-            self._published(record, offset)
+            kind = type(record)
+            if kind is Scored:
+                self._scored(record, epoch, offset)  # type: ignore[arg-type]
+            elif kind is Published or kind is Marked:
+                boundaries.append(record)  # type: ignore[arg-type]
+            else:
+                self._rare(record, epoch, offset)
+        for record in boundaries:
+            if type(record) is Published:
+                self._board(record.board, offset).take_published(record, offset)
+            elif type(record) is Marked:
+                self._board(record.board, offset).take_marked(record, epoch, offset)
 
     def finish(self, applied: Position) -> Changes:
         """The changes of all entries given."""
         self.changes.applied = applied
-        self.changes.boards = {number: board.state() for number, board in self._running.items() if self._moved(number, board)}
+        states = {number: board.state() for number, board in self._running.items()}
+        self.changes.boards = {number: board for number, board in states.items() if self._state.boards.get(number) != board}
         return self.changes
 
-    def _moved(self, number: int, board: RunningBoard) -> bool:
-        return self._state.boards.get(number) != board.state()
-
     def _board(self, number: int, offset: int) -> RunningBoard:
-        state = self._state.boards.get(number)
-        if state is None:
-            raise LedgerCorrupt(f"board number {number} was never created", offset)
-        board = self._running[number] = RunningBoard(state)
+        board = self._running.get(number)
+        if board is None:
+            state = None if number in self.changes.removed else self._state.boards.get(number)
+            if state is None:
+                raise LedgerCorrupt(f"board number {number} was never created, or is removed", offset)
+            board = self._running[number] = RunningBoard(state)
         return board
 
     def _scored(self, record: Scored, epoch: int, offset: int) -> None:
@@ -231,39 +239,86 @@ class Fold:
         key = record.board.to_bytes(4, "big") + record.player_id.encode() + b"\0"
         new = record.row
         if new is not None:
-            rows = self.changes.rows
-            old = rows.get(key) or self._lookup(key)
-            if old is None or new.version > old.version:
-                rows[key] = new
-                board.replace(record.player_id, old, new, offset)
-            elif new.version == old.version and new != old:
-                raise LedgerCorrupt(f"another row of version {new.version} for a player of board {record.board}", offset)
-        key += record.event_id.encode()
-        saved = Saved(record.fingerprint, record.outcome, record.value, record.version, epoch, offset)
+            self._row(board, key, record.player_id, new, offset)
+        self._identity(
+            key + record.event_id.encode(), Saved(record.fingerprint, record.outcome, record.value, record.version, epoch, offset)
+        )
+
+    def _row(self, board: RunningBoard, key: bytes, player_id: str, new: Row, offset: int) -> None:
+        rows = self.changes.rows
+        old = rows.get(key) or self._lookup(key)
+        if old is None or new.version > old.version:
+            rows[key] = new
+            board.replace(player_id, old, new, offset)
+        elif new.version == old.version and new != old:
+            raise LedgerCorrupt(f"another row of version {new.version} for a player of board {board.start.number}", offset)
+
+    def _identity(self, key: bytes, saved: Saved) -> None:
         known = self.changes.saved.setdefault(key, saved)
         if known is not saved:
-            check_same_result(known, saved, offset)
+            check_same_result(known, saved, saved.offset)
 
-    def _published(self, record: Published, offset: int) -> None:
-        board = self._running.get(record.board) or self._board(record.board, offset)
-        if (record.checksum, record.count) != (board.checksum, board.count):
-            raise ChecksumMismatch(record.board, record.generation, record.checksum, board.checksum, record.count, board.count, offset)
-        if record.generation != board.generation + 1:
-            raise LedgerCorrupt(f"generation {record.generation} of board {record.board} follows {board.generation}", offset)
-        board.publish(record, offset)
+    def _rare(self, record: Record, epoch: int, offset: int) -> None:
+        match record:
+            case BoardCreated():
+                self._board_created(record, offset)
+            case Manifest():
+                self._board(record.board, offset).take_manifest(record, offset)
+            case BoardRemoved():
+                self._board_removed(record, offset)
+            case Relocating():
+                self._board(record.board, offset).take_relocating(record)
+            case Imported():
+                self._imported(record, epoch, offset)
+            case SliceClosed():
+                self._board(record.board, offset).take_closed(record, offset)
+            case Switched():
+                self._board(record.board, offset).take_switched(record, offset)
+            case SliceOpened():
+                self._board(record.board, offset).take_opened(record, offset)
+            case _:
+                pass
+
+    def _imported(self, record: Imported, epoch: int, offset: int) -> None:
+        board = self._board(record.board, offset)
+        if board.phase != "importing":
+            raise LedgerCorrupt(f"players come into board number {record.board}, which is {board.phase}", offset)
+        for player_id, row in record.rows:
+            self._row(board, row_key(record.board, player_id), player_id, row, offset)
+        for event in record.events:
+            saved = Saved(event.fingerprint, event.outcome, event.value, event.version, epoch, offset)
+            self._identity(identity_key(record.board, event.player_id, event.event_id), saved)
+        board.take_imported(record)
 
     def _board_created(self, record: BoardCreated, offset: int) -> None:
         created = new_board(record)
-        running = self._running.get(record.number)
-        known = running.start if running else self._state.boards.get(record.number)
-        number = self._created.get(record.board_id, self._state.numbers.get(record.board_id, record.number))
-        if known is None and number == record.number:
+        known = self._running[record.number].start if record.number in self._running else self._state.boards.get(record.number)
+        if known is None and record.number > self.changes.highest and self._may_come(created):
             self._running[record.number] = RunningBoard(created)
-            self._created[record.board_id] = record.number
-        elif known is None or new_board_of(known) != created:
+            self.changes.highest = record.number
+            self.changes.came.add(record.board_id)
+            self.changes.gone.pop(record.board_id, None)
+        elif known is None or new_board_of(known) != new_board_of(created):
             raise LedgerCorrupt(f"board {record.board_id} or its number {record.number} is taken", offset)
 
+    def _may_come(self, created: BoardState) -> bool:
+        """Two of one board in a shard are slices of two layouts of one life."""
+        here = {n: self._state.boards[n] for n in self._state.numbers(created.board_id) if n not in self.changes.removed}
+        here |= {n: r.start for n, r in self._running.items() if r.start.board_id == created.board_id}
+        return all(o.incarnation == created.incarnation and o.layout_number != created.layout_number for o in here.values())
 
-def new_board_of(board: BoardState) -> BoardState:
-    """A board as it was when it was created."""
-    return BoardState(board.number, board.board_id, board.rules, board.incarnation, board.created_by, board.created_ms)
+    def _board_removed(self, record: BoardRemoved, offset: int) -> None:
+        board = self._board(record.board, offset)
+        if not record.done:
+            board.take_removing()
+            return
+        del self._running[record.board]
+        changes, prefix, board_id = self.changes, board_key(record.board), board.start.board_id
+        changes.removed.add(record.board)
+        for keys in (changes.rows, changes.saved):
+            for key in [key for key in keys if key.startswith(prefix)]:
+                del keys[key]
+        left = [n for n in self._state.numbers(board_id) if n not in changes.removed]
+        if not left and all(r.start.board_id != board_id for r in self._running.values()):
+            changes.gone[board_id] = Gone(board.start.incarnation, board.start.layout_number)
+            changes.came.discard(board_id)

@@ -7,7 +7,7 @@ from boards.model import Row
 from journal.ports import JournalStatus, Position
 from journal.records import Entry, Record
 from ledger.fold import State, board_key, check_same_result, identity_key, row_key
-from ledger.ports import BoardState, Saved
+from ledger.ports import BoardState, Gone, Saved
 
 
 class MemoryReader:
@@ -64,6 +64,10 @@ class MemoryLedger:
                 check_same_result(known, saved, saved.offset)
         if self._readers:  # views keep the dicts they have
             self._rows, self._saved = dict(self._rows), dict(self._saved)
+        for number in changes.removed:
+            prefix = board_key(number)
+            self._rows = {key: row for key, row in self._rows.items() if not key.startswith(prefix)}
+            self._saved = {key: saved for key, saved in self._saved.items() if not key.startswith(prefix)}
         self._rows.update(changes.rows)
         self._saved.update(fresh)
         self._state.absorb(changes)
@@ -84,6 +88,27 @@ class MemoryLedger:
     def board(self, board_id: str) -> BoardState | None:
         """See `Ledger`."""
         return self._state.board(board_id)
+
+    def numbered(self, number: int) -> BoardState | None:
+        """See `Ledger`."""
+        return self._state.boards.get(number)
+
+    def numbers(self, board_id: str) -> tuple[int, ...]:
+        """See `Ledger`."""
+        return self._state.numbers(board_id)
+
+    @property
+    def highest(self) -> int:
+        """See `Ledger`."""
+        return self._state.highest
+
+    def gone(self, board_id: str) -> Gone | None:
+        """See `Ledger`."""
+        return self._state.gone.get(board_id)
+
+    def coordinated(self) -> frozenset[int]:
+        """See `Ledger`."""
+        return frozenset(self._state.coordinated)
 
     def unpublished(self) -> frozenset[int]:
         """See `Ledger`."""

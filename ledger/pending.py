@@ -13,9 +13,22 @@ import msgspec
 
 from boards.model import Outcome, Row, Submission
 from boards.policies import Decider, decider
-from journal.records import BoardCreated, Published, Scored
-from ledger.fold import RunningBoard, new_board
-from ledger.ports import BoardState, Ledger, LedgerReader, LedgerStale, Saved
+from journal.records import (
+    BoardCreated,
+    BoardRemoved,
+    Imported,
+    Manifest,
+    Marked,
+    Published,
+    Relocating,
+    Scored,
+    SliceClosed,
+    SliceOpened,
+    Switched,
+)
+from ledger.fold import serving
+from ledger.ports import BoardState, Gone, Ledger, LedgerReader, LedgerStale, Saved
+from ledger.running import RunningBoard, new_board
 
 _DUPLICATE = int(Outcome.DUPLICATE)
 _CONFLICT = int(Outcome.CONFLICT)
@@ -86,8 +99,11 @@ class Pending:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._overlays: dict[int, _Overlay] = {}
-        #: Numbers of boards that the ledger does not know yet.
-        self._created: dict[str, int] = {}
+        #: Numbers of boards that the ledger does not know yet, and of those that it still knows and that are leaving.
+        self._created: dict[str, list[int]] = {}
+        self._removed: dict[int, int] = {}
+        self._gone: dict[str, Gone] = {}
+        self._highest = 0
         self._parts: deque[_Part] = deque()
         self._last = 0
 
@@ -174,41 +190,135 @@ class Pending:
 
     def board(self, board_id: str) -> BoardState | None:
         """A board with all that is pending for it, boards that are themselves pending included."""
-        stored = self._ledger.board(board_id)
-        number = self._created.get(board_id) if stored is None else stored.number
-        overlay = None if number is None else self._overlays.get(number)
-        return stored if overlay is None else overlay.board.state()
+        numbers = self.numbers(board_id)
+        if len(numbers) == 1 and not self._removed:
+            return self.numbered(numbers[0])
+        return serving([state for n in numbers if (state := self.numbered(n)) is not None])
+
+    def numbered(self, number: int) -> BoardState | None:
+        """A board by its number, with all that is pending for it; None also where its removal is pending."""
+        if number in self._removed:
+            return None
+        overlay = self._overlays.get(number)
+        return self._ledger.numbered(number) if overlay is None else overlay.board.state()
+
+    def numbers(self, board_id: str) -> tuple[int, ...]:
+        """Numbers of all that is here of a board, what is leaving included."""
+        numbers = self._ledger.numbers(board_id)
+        if board_id in self._created:
+            numbers = (*numbers, *(n for n in self._created[board_id] if n not in numbers))
+        return numbers
+
+    def gone(self, board_id: str) -> Gone | None:
+        """What was here of a board, and is not; see `Ledger.gone`."""
+        if any(self.numbered(number) is not None for number in self.numbers(board_id)):
+            return None
+        return self._gone.get(board_id) or self._ledger.gone(board_id)
+
+    def slice_numbered(self, board_id: str, layout: int) -> BoardState | None:
+        """What is here of a board in the layout of that number."""
+        for number in self.numbers(board_id):
+            state = self.numbered(number)
+            if state is not None and state.layout_number == layout:
+                return state
+        return None
 
     def next_number(self) -> int:
-        """The number for a board that is to be created: one more than the highest in this journal. Cost: O(boards)."""
-        return 1 + max([*self._ledger.boards(), *self._overlays], default=0)
+        """The number for a board that is to be created: one more than the highest ever given in this journal."""
+        return 1 + max(self._ledger.highest, self._highest)
 
     def create_board(self, record: BoardCreated, offset: int) -> BoardState:
         """Make the board of `record` known from the entry at `offset` on.
 
         Raises:
-            ValueError: its id or number is taken.
+            ValueError: its id (in that layout) or number is taken.
         """
         self._advance(offset)
-        if self.board(record.board_id) is not None or record.number < self.next_number():
+        layout = record.layout.number if record.layout is not None else 1
+        if self.slice_numbered(record.board_id, layout) is not None or record.number < self.next_number():
             raise ValueError(f"board {record.board_id} or its number {record.number} is taken")
         overlay = _Overlay(new_board(record), offset)
-        self._created[record.board_id] = record.number
+        self._created.setdefault(record.board_id, []).append(record.number)
+        self._gone.pop(record.board_id, None)
+        self._highest = record.number
         self._touch(record.number, overlay, offset, [], [])
         return overlay.board.state()
 
+    def remove(self, record: BoardRemoved, offset: int) -> None:
+        """Take a board out, or (unless `done`) only out of service, from the entry at `offset` on."""
+        overlay = self._of(record.board, offset)
+        overlay.board.take_removing()
+        self._touch(record.board, overlay, offset, [], [])
+        if record.done:
+            start = overlay.board.start
+            self._removed[record.board] = offset
+            self._gone[start.board_id] = Gone(start.incarnation, start.layout_number)
+
+    def take(self, record: Manifest | Relocating | SliceClosed | SliceOpened | Switched, offset: int) -> None:
+        """Let a record of a board's life take effect from the entry at `offset` on."""
+        overlay = self._of(record.board, offset)
+        match record:
+            case Manifest():
+                overlay.board.take_manifest(record, offset)
+            case Relocating():
+                overlay.board.take_relocating(record)
+            case SliceClosed():
+                overlay.board.take_closed(record, offset)
+            case SliceOpened():
+                overlay.board.take_opened(record, offset)
+            case Switched():
+                overlay.board.take_switched(record, offset)
+        self._touch(record.board, overlay, offset, [], [])
+
+    def mark(self, board: BoardState, *, generation: int, lead_epoch: int, keeps: int, marked_ms: int, epoch: int, offset: int) -> Marked:
+        """The record that marks a slice over all rows decided so far; it belongs into the entry at (epoch, offset).
+
+        Raises:
+            ValueError: offset below an earlier call's, board unknown or already marked in this entry.
+        """
+        overlay = self._open(board, offset)
+        running = overlay.board
+        record = Marked(board.number, generation, lead_epoch, keeps, marked_ms, running.checksum, running.count)
+        running.take_marked(record, epoch, offset)
+        self._touch(board.number, overlay, offset, [], [])
+        return record
+
+    def take_imported(self, reader: LedgerReader, record: Imported, *, epoch: int, offset: int) -> None:
+        """Let players of another layout come in, as part of the entry at (epoch, offset). Cost: a lookup for each row."""
+        overlay = self._of(record.board, offset)
+        rows, saved, players, identities = overlay.rows, overlay.saved, list[str](), list[tuple[str, str]]()
+        for player_id, row in record.rows:
+            held = rows.get(player_id)
+            old = reader.row(record.board, player_id) if held is None else held.row
+            if old is None or row.version > old.version:
+                overlay.board.replace(player_id, old, row, offset)
+                rows[player_id] = _Held(offset, row)
+                players.append(player_id)
+        for event in record.events:
+            identity = (event.player_id, event.event_id)
+            if identity not in saved:
+                saved[identity] = Saved(event.fingerprint, event.outcome, event.value, event.version, epoch, offset)
+                identities.append(identity)
+        overlay.board.take_imported(record)
+        self._touch(record.board, overlay, offset, identities, players)
+
     def changed_boards(self) -> list[BoardState]:
-        """Boards with rows changed since their newest publish record, by number, with all that is pending.
+        """Boards that are due (`BoardState.due`), by number, with all that is pending. Slices of several are marked on order only.
 
         Cost: O(boards that are pending or changed).
         """
-        states = [overlay.board.state() for overlay in self._overlays.values()]
-        changed = {state.number: state for state in states if state.unpublished}
-        unseen = self._ledger.unpublished() - self._overlays.keys()
-        if unseen:
-            stored = self._ledger.boards()
-            changed |= {number: stored[number] for number in unseen}
+        changed = {n: overlay.board.state() for n, overlay in self._overlays.items() if overlay.board.due and n not in self._removed}
+        for number in self._ledger.unpublished() - self._overlays.keys() - self._removed.keys():
+            stored = self._ledger.numbered(number)
+            if stored is not None:
+                changed[number] = stored
         return [changed[number] for number in sorted(changed)]
+
+    def coordinated(self) -> list[BoardState]:
+        """Boards that the lead coordinates (`BoardState.coordinated`), by number, with all that is pending. Cost: as `changed_boards`."""
+        numbers = self._ledger.coordinated() | {n for n, overlay in self._overlays.items() if overlay.board.may_be_coordinated}
+        states = [self.numbered(number) for number in sorted(numbers)]
+        return [state for state in states if state is not None and state.coordinated]
 
     def publish(self, board: BoardState, *, published_ms: int, offset: int) -> Published:
         """The record of the board's next generation, over all rows decided so far; it belongs into the entry at `offset`.
@@ -219,7 +329,7 @@ class Pending:
         overlay = self._open(board, offset)
         running = overlay.board
         record = Published(board.number, running.generation + 1, published_ms, running.checksum, running.count)
-        running.publish(record, offset)
+        running.take_published(record, offset)
         self._touch(board.number, overlay, offset, [], [])
         return record
 
@@ -238,7 +348,14 @@ class Pending:
                 state = overlay.board.start
                 if self._overlays.get(state.number) is overlay:
                     del self._overlays[state.number]
-                    self._created.pop(state.board_id, None)
+                    self._removed.pop(state.number, None)
+                    created = self._created.get(state.board_id, [])
+                    if state.number in created:
+                        created.remove(state.number)
+                        if not created:
+                            del self._created[state.board_id]
+                    if not self.numbers(state.board_id):
+                        self._gone.pop(state.board_id, None)
                 continue
             for identity in identities:
                 del overlay.saved[identity]
@@ -251,7 +368,10 @@ class Pending:
         """Drop everything: the authority is deposed, or what it decided last was not appended."""
         self._overlays.clear()
         self._created.clear()
+        self._removed.clear()
+        self._gone.clear()
         self._parts.clear()
+        self._highest = 0
         self._last = 0
 
     def __len__(self) -> int:
@@ -263,15 +383,22 @@ class Pending:
             raise ValueError(f"entry {offset} is not after {max(self._last - 1, self._ledger.applied.offset)}")
         self._last = offset
 
-    def _open(self, board: BoardState, offset: int) -> _Overlay:
+    def _of(self, number: int, offset: int) -> _Overlay:
         """The overlay of a board, or a new one that `_touch` will keep."""
         self._advance(offset)
-        overlay = self._overlays.get(board.number)
+        overlay = self._overlays.get(number)
         if overlay is None:
-            stored = self._ledger.board(board.board_id)
-            if stored is None or stored.number != board.number:
-                raise ValueError(f"board {board.board_id} is not known here")
+            stored = self._ledger.numbered(number)
+            if stored is None:
+                raise ValueError(f"board number {number} is not known here")
             return _Overlay(stored, offset)
+        if number in self._removed:
+            raise ValueError(f"board number {number} is removed")
+        return overlay
+
+    def _open(self, board: BoardState, offset: int) -> _Overlay:
+        """The same, for what its boundary in this entry would have to include."""
+        overlay = self._of(board.number, offset)
         if overlay.board.published[0] == offset:
             raise ValueError(f"board {board.board_id} is published in entry {offset} already")
         return overlay

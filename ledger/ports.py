@@ -16,13 +16,13 @@ Errors; all are definite, and after each of them the ledger is exactly as it was
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
-from boards.model import BoardRules, Row
+from boards.model import BoardRules, Layout, Row
 from journal.ports import JournalStatus, Position
-from journal.records import Entry, Record
+from journal.records import Entry, Mark, Record
 
 
 class LedgerError(Exception):
@@ -121,8 +121,25 @@ class Saved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
 
 
+#: `open` takes events; `importing` is being filled from another layout; `closed` waits for the switch to another layout; `moved`:
+#: the board lives in another layout now; `removing`: it is on its way out.
+Phase = Literal["open", "importing", "closed", "moved", "removing"]
+
+
+class SliceImport(msgspec.Struct, frozen=True, array_like=True):
+    """How far one slice of the old layout has been copied into an importing one; fields as in `journal.records.Imported`."""
+
+    source: int
+    cursor: bytes | None
+    replayed: int
+
+
 class BoardState(msgspec.Struct, frozen=True, array_like=True):
-    """A board and its running totals as of some entry. Offsets are those of this shard's journal, 0 for never."""
+    """A board, or this shard's slice of one, and its running totals as of some entry. Offsets are of this shard's journal, 0 for never.
+
+    A slice of several is not published by itself but marked: its `published_*` are those of its newest mark, and `generation`
+    is that of the newest manifest in the lead's state, and of the round that asked for the mark elsewhere.
+    """
 
     number: int
     board_id: str
@@ -143,11 +160,62 @@ class BoardState(msgspec.Struct, frozen=True, array_like=True):
     published_ms: int = 0
     published_checksum: int = 0
     published_count: int = 0
+    #: None: the whole board is here.
+    layout: Layout | None = None
+    slice: int = 0
+    phase: Phase = "open"
+    #: Newest mark of this slice.
+    mark: Mark | None = None
+    #: Highest epoch of the lead's authority that asked for a mark, or closed or opened the slice.
+    lead_epoch: int = 0
+    #: Marks of the newest manifest, in the lead's state only.
+    marks: tuple[Mark, ...] = ()
+    #: Where the board is on its way to (in the lead's state), or lives now (phase `moved`).
+    target: Layout | None = None
+    #: The move is being undone.
+    aborting: bool = False
+    #: Offset of the `SliceClosed` that closed this slice.
+    closed_offset: int = 0
+    imports: tuple[SliceImport, ...] = ()
 
     @property
     def unpublished(self) -> bool:
-        """Rows have changed since the newest generation's boundary."""
+        """Rows have changed since the newest generation's boundary, or since the slice's newest mark."""
         return self.changed > self.published_offset
+
+    @property
+    def sharded(self) -> bool:
+        """The board has several slices: only a manifest makes a generation."""
+        return self.layout is not None and len(self.layout.shards) > 1
+
+    @property
+    def leads(self) -> bool:
+        """This shard's journal holds the board's manifests, or all of the board."""
+        return self.slice == 0 and self.phase in ("open", "closed", "removing")
+
+    @property
+    def layout_number(self) -> int:
+        """1 where a board was never spread or moved."""
+        return self.layout.number if self.layout is not None else 1
+
+    @property
+    def coordinated(self) -> bool:
+        """The lead has work with other shards for it: rounds of marks, a removal, a move."""
+        if self.slice != 0 or self.phase == "importing":
+            return False
+        return self.target is not None or (self.sharded and self.phase != "moved") or self.phase == "removing"
+
+    @property
+    def due(self) -> bool:
+        """Something is to be published, and this shard does it by itself."""
+        return self.unpublished and not self.sharded and self.phase in ("open", "closed")
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True):
+    """The last life of a board that is no longer here, and the layout in which it was."""
+
+    incarnation: str
+    layout: int
 
 
 class LedgerReader(Protocol):
@@ -199,11 +267,32 @@ class Ledger(Protocol):
         ...
 
     def board(self, board_id: str) -> BoardState | None:
-        """One board by its id. Cost: O(1), from memory."""
+        """One board by its id; of two slices of one board here (while it moves) the one that serves. Cost: O(1), from memory."""
+        ...
+
+    def numbered(self, number: int) -> BoardState | None:
+        """One board by its number. Cost: O(1), from memory."""
+        ...
+
+    def numbers(self, board_id: str) -> tuple[int, ...]:
+        """Numbers of all that is here of a board: mostly one; two while it moves within this shard."""
+        ...
+
+    @property
+    def highest(self) -> int:
+        """The highest board number ever given in this journal; none is given twice."""
+        ...
+
+    def gone(self, board_id: str) -> Gone | None:
+        """What was here of a board that was removed or moved away: neither a configuration nor a late order brings it back."""
+        ...
+
+    def coordinated(self) -> frozenset[int]:
+        """Numbers of the boards that are `coordinated`. Cost: O(such boards)."""
         ...
 
     def unpublished(self) -> frozenset[int]:
-        """Numbers of the boards with rows changed since their newest generation. Cost: O(such boards)."""
+        """Numbers of the boards that are `due`. Cost: O(such boards)."""
         ...
 
     def agrees_with(self, status: JournalStatus) -> bool:
