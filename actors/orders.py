@@ -47,7 +47,8 @@ async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]
             return await actor.moving.readmit(order["region"], order["asked_by"])
         case "create_board":
             rules = msgspec.convert(order["rules"], BoardRules)
-            layout = msgspec.convert(order["layout"], Layout | None) if order.get("layout") else None
+            wanted_layout = order.get("layout")
+            layout = Layout(wanted_layout["number"], tuple(wanted_layout["shards"])) if wanted_layout else None
             state, created = await actor.create_board(order["board"], rules, order["asked_by"], layout)
             return {"ok": True, "created": created, "number": state.number}
         case "remove_board":
