@@ -1,7 +1,7 @@
 """Bodies of answers, the same bytes in every region: a pure function of (board, generation, question).
 
-A cursor is opaque and stateless: position and generation, signed with the cluster's secret, so that the
-same page carries the same cursor everywhere and nobody can forge one.
+A cursor is opaque and stateless: the key of the row at the edge of a page, and its generation, signed with the cluster's
+secret, so that the same page carries the same cursor everywhere and nobody can forge one.
 """
 
 import base64
@@ -12,23 +12,32 @@ from typing import Any
 
 import msgspec
 
-from actors.boards_view import BoardFold, Generation
-from actors.messages import BadCursor, Nearby, NotRanked, Question, Rank, Ranks, Top
-from boards.index import Placed
+from actors.generations_view import BoardSeries, Generation
+from actors.messages import BadCursor, BadParameter, Nearby, NotRanked, Percentile, Question, Rank, Ranks, Top
+from boards.histogram import Histogram
+from boards.model import BoardRules
 from boards.numbers import format_value
 from boards.times import format_time
+from boards.views import Key, Placed
 
 _encoder = msgspec.json.Encoder()
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page starts, and of what."""
+    """Which row a page begins behind, or ends before when it goes `back`, and of what."""
 
     incarnation: str
     generation: int
-    #: The page begins here, or ends before it when it goes `back`.
-    offset: int
+    value: int
+    second: int
+    tie_ms: int
+    player_id: str
     back: bool
+
+    @property
+    def key(self) -> Key:
+        """The row's full key."""
+        return Key(self.value, self.second, self.tie_ms, self.player_id)
 
 
 def seal_cursor(key: bytes, cursor: Cursor) -> str:
@@ -49,28 +58,52 @@ def open_cursor(key: bytes, text: str) -> Cursor:
     raise BadCursor("the cursor is not one of ours; start again without it", field="cursor", allowed="a cursor from an earlier answer")
 
 
-def answer(board: BoardFold, generation: Generation, question: Question, key: bytes) -> bytes:
+def check_cursor(board: BoardSeries, cursor: Cursor, generation: int) -> None:
+    """Raises BadCursor unless the cursor is of this life of this board, and of that generation."""
+    if (cursor.incarnation, cursor.generation) != (board.incarnation, generation):
+        raise BadCursor(
+            "the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation"
+        )
+
+
+def answer(board: BoardSeries, generation: Generation, question: Question, key: bytes) -> bytes:
     """The JSON body. Raises NotRanked, BadCursor."""
     view = generation.view
     body = envelope(board, generation)
     match question:
         case Top(limit=limit, cursor=text):
-            first, last = _bounds(board, generation, key, text, limit)
-            body["entries"] = _entries(board, view.page(first, last - first))
+            rows = _page(board, generation, key, text, limit)
+            more, earlier = bool(rows) and rows[-1].position < view.total, bool(rows) and rows[0].position > 1
+            body["entries"] = _entries(board, rows)
             body["limit"] = limit
-            body["next"] = _link(board, generation, key, last, back=False) if last < view.total else None
-            body["previous"] = _link(board, generation, key, first, back=True) if first > 0 else None
-            expires = generation.published_ms + board.info.rules.retention_ms
-            body["cursors_valid_until"] = format_time(expires)
-        case Rank(player_id=player):
-            placed = view.place(player)
-            if placed is None:
-                raise NotRanked(f"{player} has no active row on {board.info.board_id} in s{generation.number}")
-            body["player_id"], body["entries"] = player, _entries(board, [placed])
+            body["next"] = _link(board, generation, key, rows[-1], back=False) if more else None
+            body["previous"] = _link(board, generation, key, rows[0], back=True) if earlier else None
+            body["cursors_valid_until"] = format_time(generation.published_ms + board.rules.retention_ms)
+        case Rank(player_id=player, mode=mode):
+            placed = _placed(board, generation, player)
+            body["player_id"] = player
+            if mode == "exact":
+                body["entries"] = _entries(board, [placed])
+            else:
+                rank, error = _estimated(body, board, generation, placed)
+                body["entries"] = [{"rank": rank, **_row(board, placed)}]
+                body["error_bound"] = error
+        case Percentile(player_id=player, mode=mode):
+            placed = _placed(board, generation, player)
+            body["player_id"] = player
+            if mode == "exact":
+                better = view.better_than(placed.value, placed.second) if board.rules.ranking == "dense" else placed.rank - 1
+                body["percentile"] = percentile(better, view.total)
+                body["entries"] = _entries(board, [placed])
+            else:
+                rank, error = _estimated(body, board, generation, placed)
+                body["percentile"] = percentile(rank - 1, view.total)
+                body["entries"] = [{"rank": rank, **_row(board, placed)}]
+                body["error_bound"] = error
         case Nearby(player_id=player, window=window):
             rows = view.window(player, window)
             if not rows:
-                raise NotRanked(f"{player} has no active row on {board.info.board_id} in s{generation.number}")
+                raise _not_ranked(board, generation, player)
             body["player_id"], body["window"], body["entries"] = player, window, _entries(board, rows)
         case Ranks(players=players, among=among):
             listed = list(dict.fromkeys(players))
@@ -83,14 +116,14 @@ def answer(board: BoardFold, generation: Generation, question: Question, key: by
     return _encoder.encode(body)
 
 
-def envelope(board: BoardFold, generation: Generation) -> dict[str, Any]:
-    """What every answer names: generation, boundaries, checksum, and that it is complete and exact."""
+def envelope(board: BoardSeries, generation: Generation) -> dict[str, Any]:
+    """What every answer names: generation, boundaries (one a slice), checksum, and that it is complete and exact."""
     return {
-        "board": board.info.board_id,
+        "board": board.board_id,
         "generation": f"s{generation.number}",
         "epoch": generation.epoch,
         "published_at": format_time(generation.published_ms),
-        "boundaries": {board.info.shard: f"{generation.epoch}-{generation.boundary}"},
+        "boundaries": {shard: f"{at.epoch}-{at.offset}" for shard, at in generation.boundaries.items()},
         "complete": True,
         "exact": True,
         "total": generation.count,
@@ -98,34 +131,71 @@ def envelope(board: BoardFold, generation: Generation) -> dict[str, Any]:
     }
 
 
-def _entries(board: BoardFold, placed: Sequence[Placed]) -> list[dict[str, Any]]:
-    decimals = board.info.rules.decimals
-    return [
-        {
-            "position": p.position,
-            "rank": p.rank,
-            "player_id": p.player_id,
-            "value": format_value(p.value, decimals),
-            "achieved_at": format_time(p.achieved_ms),
-            "version": p.version,
-        }
-        for p in placed
-    ]
+def percentile(better: int, total: int) -> float:
+    """Which share of all `total` players, in percent, a rank is at or better than, when `better` players have a better one.
+
+    Who shares the rank counts as well, the player too: 100 for the first, 100 / total for the last alone in his place, never 0.
+    Cut, not rounded, to four digits behind the point, so only the first rank has 100.
+    """
+    return (total - better) * 1_000_000 // total / 10_000
 
 
-def _bounds(board: BoardFold, generation: Generation, key: bytes, text: str | None, limit: int) -> tuple[int, int]:
-    """First position (from 0) of a page and the one after its last; pages there and back never overlap, whatever their limits."""
+def _placed(board: BoardSeries, generation: Generation, player: str) -> Placed:
+    placed = generation.view.place(player)
+    if placed is None:
+        raise _not_ranked(board, generation, player)
+    return placed
+
+
+def _not_ranked(board: BoardSeries, generation: Generation, player: str) -> NotRanked:
+    return NotRanked(f"{player} has no active row on {board.board_id} in s{generation.number}")
+
+
+def _estimated(body: dict[str, Any], board: BoardSeries, generation: Generation, placed: Placed) -> tuple[int, int]:
+    """(estimated rank, by how many positions it may be wrong at most), and the label that says so. Raises BadParameter."""
+    if board.rules.ranking == "dense":
+        raise BadParameter(f"dense ranks, as of {board.board_id}, cannot be estimated", field="mode", allowed="exact")
+    histogram = generation.kept.get("histogram")
+    if not isinstance(histogram, Histogram):
+        histogram = generation.kept["histogram"] = Histogram(generation.view)
+    body["exact"], body["mode"] = False, "approximate"
+    rank, error = histogram.estimate(placed.value, placed.second)
+    if board.rules.ranking == "competition":
+        return rank, error
+    # Unique ranks lie behind all better scores and before all worse ones.
+    first = max(1, rank - error)
+    rank, error = histogram.estimate(*_next_worse(board.rules, placed))
+    last = min(generation.count, rank - 1 + error)
+    return (first + last) // 2, last - (first + last) // 2
+
+
+def _next_worse(rules: BoardRules, placed: Placed) -> tuple[int, int]:
+    """The score right behind a row's: as many players are better than it as are at least as good as the row."""
+    if rules.secondary is not None:
+        return placed.value, placed.second + (1 if rules.secondary == "lower" else -1)
+    return placed.value + (1 if rules.direction == "lower" else -1), 0
+
+
+def _entries(board: BoardSeries, placed: Sequence[Placed]) -> list[dict[str, Any]]:
+    return [{"position": p.position, "rank": p.rank, **_row(board, p)} for p in placed]
+
+
+def _row(board: BoardSeries, placed: Placed) -> dict[str, Any]:
+    """What an entry says of a row, its places apart."""
+    row = {"player_id": placed.player_id, "value": format_value(placed.value, board.rules.decimals)}
+    if board.rules.secondary is not None:
+        row["secondary"] = str(placed.second)
+    return {**row, "achieved_at": format_time(placed.achieved_ms), "version": placed.version}
+
+
+def _page(board: BoardSeries, generation: Generation, key: bytes, text: str | None, limit: int) -> list[Placed]:
+    """The rows of a page; pages there and back never overlap, whatever their limits."""
     if text is None:
-        return 0, limit
+        return generation.view.after(None, limit)
     cursor = open_cursor(key, text)
-    if (cursor.incarnation, cursor.generation) != (board.info.incarnation, generation.number):
-        raise BadCursor(
-            "the cursor is of another board or generation", field="cursor", allowed="a cursor from an answer of this generation"
-        )
-    if cursor.back:
-        return max(0, cursor.offset - limit), cursor.offset
-    return cursor.offset, cursor.offset + limit
+    check_cursor(board, cursor, generation.number)
+    return generation.view.before(cursor.key, limit) if cursor.back else generation.view.after(cursor.key, limit)
 
 
-def _link(board: BoardFold, generation: Generation, key: bytes, offset: int, *, back: bool) -> str:
-    return seal_cursor(key, Cursor(board.info.incarnation, generation.number, offset, back))
+def _link(board: BoardSeries, generation: Generation, key: bytes, edge: Placed, *, back: bool) -> str:
+    return seal_cursor(key, Cursor(board.incarnation, generation.number, *edge.key, back))

@@ -1,134 +1,319 @@
-"""Boards as a read replica holds them: rows as folded so far, and the generations that are retained.
+"""Slices of boards as a read replica holds them: rows as folded so far, and the views frozen at marks.
 
-Every published generation is frozen from committed entries only, up to and including its publish record,
-and checked against the record's checksum and count before anybody can read it (I8, I11).
+A slice is the part of a board that one shard holds, often all of it. Views are frozen from committed entries only,
+up to and including the entry of a `Published` or `Marked` record, and checked against what that record says before
+anybody can read them (I8, I11). What makes generations of them is `actors.generations_view`.
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from actors.messages import BoardInfo
 from boards import checksum
-from boards.index import Change, RankIndex, View
-from boards.model import Row, Status
-from journal.records import BoardCreated, Published, Scored
+from boards.index import Change, Kept, RankIndex, View
+from boards.model import BoardRules, Layout, Row, Status
+from journal.ports import Position
+from journal.records import (
+    BoardCreated,
+    Imported,
+    Manifest,
+    Mark,
+    Marked,
+    Published,
+    Record,
+    Relocating,
+    Scored,
+    SliceOpened,
+    Switched,
+)
 
-#: A plain int: comparing with a member of an IntEnum costs more than all the rest of a row's turn.
-_ACTIVE = int(Status.ACTIVE)
+#: Plain ints: comparing with a member of an IntEnum costs more than all the rest of a row's turn.
+_ACTIVE, _INVALIDATED = int(Status.ACTIVE), int(Status.INVALIDATED)
+_MASK = 2**64 - 1
+#: Proposals that wait for their marks at most, where a shard of the board is far behind the lead's.
+WAITING_MAX = 4096
+#: How far two clocks may differ before a generation that somebody may still ask for counts as old.
+CLOCKS_MS = 60_000
 
 
 class ReplicaMismatch(Exception):
-    """This replica's fold differs from what the authority published, or one version has two rows. Stop and rebuild."""
+    """This replica's fold differs from what the authority says, or one version has two rows. Stop and rebuild."""
 
     code = "replica_mismatch"
     definite = True
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One published view. `boundary` is the offset of its publish record in the shard's journal."""
+class SliceRows:
+    """The newest row of every player of one slice, their checksum and the index over the active ones.
 
-    number: int
-    epoch: int
-    boundary: int
-    published_ms: int
+    Rows that came since the last freeze are here, all others in the index alone.
+    """
+
+    __slots__ = ("_dirty", "_fresh", "_index", "_pending", "checksum", "count")
+
+    #: `boards.checksum` over all rows that `settle` has seen, and how many of them are active.
     checksum: int
     count: int
-    view: View
-    #: Replica clock, monotonic: when the next generation replaced it (None while it is the newest).
-    replaced_ms: int | None = None
+
+    def __init__(self, rules: BoardRules) -> None:
+        self._index = RankIndex(
+            direction=rules.direction,
+            ranking=rules.ranking,
+            secondary=rules.secondary,
+            # Both are the event's moment then; on `latest` boards a row may be later than the value it still has.
+            tie_is_achieved=rules.ties == "achieved_at" and rules.policy != "latest",
+        )
+        #: Rows that are in the checksum and not yet in the index.
+        self._fresh: dict[str, Row] = {}
+        #: Rows that nobody has compared with what was there before.
+        self._pending: dict[str, Row] = {}
+        self._dirty = False
+        self.checksum, self.count = checksum.EMPTY, 0
+
+    @property
+    def view(self) -> View:
+        """What was frozen last; empty at first."""
+        return self._index.view
+
+    def take(self, player_id: str, row: Row) -> None:
+        """A complete new row. Lower versions are ignored, an equal version must carry the same row, now or at `settle`."""
+        known = self._pending.get(player_id)
+        if known is None or row.version > known.version:
+            self._pending[player_id] = row
+        elif row.version == known.version and row != known:
+            raise ReplicaMismatch(f"version {row.version} of {player_id} has two rows")
+
+    def settle(self) -> None:
+        """Take what is pending into checksum and count. One batched look-up; raises ReplicaMismatch as `take` does."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        unknown = [player_id for player_id in pending if player_id not in self._fresh]
+        frozen = dict(zip(unknown, self._index.rows(unknown), strict=True))
+        for player_id, row in pending.items():
+            kept = frozen.get(player_id)
+            old = self._fresh.get(player_id) if kept is None else _row_of(kept)
+            if old is not None:
+                if row.version <= old.version:
+                    if row.version == old.version and _seen(row) != _seen(old):
+                        raise ReplicaMismatch(f"version {row.version} of {player_id} has two rows")
+                    continue
+                self.checksum = checksum.remove(self.checksum, checksum.row_hash(player_id, old))
+                self.count -= old.status == _ACTIVE
+            self.checksum = checksum.add(self.checksum, checksum.row_hash(player_id, row))
+            self.count += row.status == _ACTIVE
+            self._fresh[player_id] = row
+            self._dirty = True
+
+    @property
+    def changed(self) -> bool:
+        """Whether a row has changed since the last `mark`."""
+        self.settle()
+        return self._dirty
+
+    def mark(self) -> None:
+        """From here on `changed` begins anew. The caller has settled."""
+        self._dirty = False
+
+    def freeze(self) -> View:
+        """The view of all rows that are settled: the same object as before when there is nothing new."""
+        if self._fresh:
+            changes: list[Change] = []
+            inactive: list[Change] = []
+            for player_id, row in self._fresh.items():
+                change = Change(player_id, row.value, row.tie_ms, row.achieved_ms, row.version, row.second)
+                (changes if row.status == _ACTIVE else inactive).append(change)
+            self._index.freeze(changes, inactive=inactive)
+            self._fresh = {}
+        return self._index.view
+
+    def close(self) -> None:
+        """Let go of what the index may do in the background; its views stay readable."""
+        self._index.close()
+
+
+def _row_of(kept: Kept) -> Row:
+    """What the index knows of a row: enough for its hash, and to compare versions."""
+    status = _ACTIVE if kept.active else _INVALIDATED
+    return Row(kept.value, kept.tie_ms, kept.achieved_ms, 0, 0, kept.version, "", status, kept.second)
+
+
+def _seen(row: Row) -> tuple[int, int, int, int, bool]:
+    """What a reader could see of a row or an order depends on; all that the index keeps."""
+    return row.value, row.second, row.tie_ms, row.achieved_ms, row.status == _ACTIVE
 
 
 @dataclass(slots=True)
-class BoardFold:
-    """One board of one shard in this region."""
+class Frozen:
+    """A view at one mark of a slice."""
 
-    info: BoardInfo
-    created: BoardCreated
-    index: RankIndex
-    rows: dict[str, Row] = field(default_factory=dict)
-    checksum: int = 0
-    #: Players whose row changed since the last freeze.
-    changed: set[str] = field(default_factory=set)
-    #: Retained generations, oldest first; the newest is last. `s0` is the empty board.
-    generations: deque[Generation] = field(default_factory=deque)
+    mark: Mark
+    view: View
+    #: When it was marked, by its authority's clock.
+    marked_ms: int
+    #: Replica clock, monotonic: since when a newer mark is named instead (None: it may be named yet).
+    superseded_ms: int | None = None
 
-    @staticmethod
-    def begin(created: BoardCreated, shard: str, home: str, epoch: int, offset: int) -> "BoardFold":
-        """The empty board: generation 0, whose boundary is the entry that created it."""
-        rules = created.rules
-        info = BoardInfo(
-            board_id=created.board_id,
-            number=created.number,
-            incarnation=created.incarnation,
-            shard=shard,
-            home=home,
-            rules=rules,
-            created_ms=created.at_ms,
-        )
-        index = RankIndex(direction=rules.direction, ranking=rules.ranking)
-        fold = BoardFold(info, created, index)
-        fold.generations.append(Generation(0, epoch, offset, created.at_ms, 0, 0, index.view))
-        return fold
 
-    def apply(self, record: Scored) -> None:
-        """Take one decided event. Lower versions are ignored, an equal version must carry the same row."""
-        row = record.row
-        if row is None:
-            return
-        player = record.player_id
-        old = self.rows.get(player)
-        if old is not None:
-            if row.version < old.version:
-                return
-            if row.version == old.version:
-                if row != old:
-                    raise ReplicaMismatch(f"{self.info.board_id}: version {row.version} of {player} has two rows")
-                return
-            self.checksum = checksum.remove(self.checksum, checksum.row_hash(player, old))
-        self.checksum = checksum.add(self.checksum, checksum.row_hash(player, row))
-        self.rows[player] = row
-        self.changed.add(player)
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A generation as the lead's journal has it; it is one here once all its marks are frozen. `at` is its record's place."""
 
-    def freeze(self, record: Published, *, epoch: int, offset: int, now_ms: int) -> Generation:
-        """Publish: freeze the index at this record. Raises `ReplicaMismatch` if the fold is not what the authority has."""
-        changes: list[Change] = []
-        removed: list[str] = []
-        for player in self.changed:
-            row = self.rows[player]
-            if row.status == _ACTIVE:
-                changes.append(Change(player, row.value, row.tie_ms, row.achieved_ms, row.version))
-            else:
-                removed.append(player)
-        view = self.index.freeze(changes, removed)
-        self.changed.clear()
-        if (record.checksum, record.count) != (self.checksum, view.total):
-            raise ReplicaMismatch(
-                f"{self.info.board_id} s{record.generation}: folded {view.total} rows, checksum {self.checksum:016x}; "
-                f"published {record.count} rows, checksum {record.checksum:016x}"
-            )
-        last = self.generations.pop()
-        generation = Generation(record.generation, epoch, offset, record.published_ms, self.checksum, view.total, view)
-        self.generations.append(replace(last, replaced_ms=now_ms))
-        self.generations.append(generation)
-        self.expire(now_ms)
-        return generation
-
-    def expire(self, now_ms: int) -> None:
-        """Drop generations that were replaced longer ago than the board retains them."""
-        keep_from = now_ms - self.info.rules.retention_ms
-        while len(self.generations) > 1:
-            replaced = self.generations[0].replaced_ms
-            if replaced is None or replaced >= keep_from:
-                break
-            self.generations.popleft()
+    number: int
+    at: Position
+    published_ms: int
+    #: Number of the layout whose slices `marks` are of, in its order.
+    layout: int
+    marks: tuple[Mark, ...]
+    checksum: int
+    count: int
 
     @property
-    def newest(self) -> Generation:
-        """The newest generation."""
-        return self.generations[-1]
+    def adds_up(self) -> bool:
+        """Checksum and count are the sums of those of its marks."""
+        return (self.checksum, self.count) == (sum(mark.checksum for mark in self.marks) & _MASK, sum(mark.count for mark in self.marks))
 
-    def generation(self, number: int) -> Generation | None:
-        """A retained generation by its number, or None. Cost: O(1), numbers are contiguous."""
-        index = number - self.generations[0].number
-        return self.generations[index] if 0 <= index < len(self.generations) else None
+
+class Turn(NamedTuple):
+    """When records are folded: `now_ms` by the replica's monotonic clock, `wall_ms` by its wall clock.
+
+    `live`: the shard was caught up before, so that whatever comes is new; otherwise what is old need not be frozen.
+    """
+
+    now_ms: int
+    wall_ms: int
+    live: bool = True
+
+
+class SliceFold:
+    """One slice of one board, folded from the journal of its shard. Everything it knows is from that journal alone."""
+
+    __slots__ = (
+        "broken", "created", "empty", "forgotten", "frozen", "importing", "layout", "left", "marked", "missed", "moving", "place",
+        "proposals", "removing", "repairs", "rows", "shard", "switched",
+    )  # fmt: skip
+
+    def __init__(self, created: BoardCreated, shard: str, place: Position) -> None:
+        self.created, self.shard, self.place = created, shard, place
+        self.layout = created.layout or Layout(1, (shard,))
+        self.rows = SliceRows(created.rules)
+        #: The view at its creation.
+        self.empty = self.rows.view
+        #: Views by the offset of their mark, ascending.
+        self.frozen: dict[int, Frozen] = {}
+        #: Marks up to this offset may be missing in `frozen`: nobody is to ask for them.
+        self.forgotten = 0
+        #: Offset of the newest mark.
+        self.marked = place.offset
+        #: In the lead: generations that are not made yet, by number.
+        self.proposals: deque[Proposal] = deque()
+        #: In the lead: highest number of a generation that was passed over while its shard was read again from the start.
+        self.missed = -1
+        self.importing = created.importing
+        #: Removed: the slice from its shard, or the whole board.
+        self.left = self.removing = False
+        #: In the lead: the layout on the way, and the one that the board has moved to.
+        self.moving: Layout | None = None
+        self.switched: Layout | None = None
+        #: Why this fold is not to be trusted; empty while it is. It takes no records then.
+        self.broken = ""
+        self.repairs = 0
+
+    @property
+    def number(self) -> int:
+        """Of the board in its shard's journal."""
+        return self.created.number
+
+    @property
+    def leads(self) -> bool:
+        """Slice 0: its journal says what generations there are."""
+        return self.created.slice == 0
+
+    def take(self, record: Record, at: Position, turn: Turn, *, wanted: bool = True) -> None:
+        """One record about this slice; `wanted`: a mark may be asked for. Raises ReplicaMismatch."""
+        if isinstance(record, Scored):
+            if record.row is not None:
+                self.rows.take(record.player_id, record.row)
+            return
+        match record:
+            case Imported():
+                for player_id, row in record.rows:
+                    self.rows.take(player_id, row)
+            case Published(published_ms=published_ms, checksum=total, count=count):
+                mark = Mark(at.epoch, at.offset, total, count)
+                self._mark(mark, published_ms, turn, keeps=at.offset, wanted=wanted)
+                self._propose(Proposal(record.generation, at, published_ms, self.layout.number, (mark,), total, count), turn)
+            case Marked():
+                mark = Mark(at.epoch, at.offset, record.checksum, record.count)
+                self._mark(mark, record.marked_ms, turn, keeps=record.keeps, wanted=wanted)
+            case Manifest(published_ms=published_ms, checksum=total, count=count):
+                self._propose(Proposal(record.generation, at, published_ms, record.layout, record.marks, total, count), turn)
+            case Relocating():
+                self.moving = None if record.aborting else record.layout
+            case Switched():
+                self.switched, self.moving = record.layout, None
+            case SliceOpened():
+                self.importing = False
+            case _:
+                pass
+
+    def _mark(self, mark: Mark, marked_ms: int, turn: Turn, *, keeps: int, wanted: bool) -> None:
+        self.rows.settle()
+        if (mark.checksum, mark.count) != (self.rows.checksum, self.rows.count):
+            raise ReplicaMismatch(
+                f"at {mark.epoch}-{mark.offset}: folded {self.rows.count} rows, checksum {self.rows.checksum:016x}; "
+                f"the authority has {mark.count} rows, checksum {mark.checksum:016x}"
+            )
+        self.marked = mark.offset
+        self.rows.mark()
+        old = self._old(marked_ms, turn)
+        if wanted or not old:
+            self.frozen[mark.offset] = Frozen(mark, self.rows.freeze(), marked_ms)
+        else:
+            self.forgotten = mark.offset
+        self._forget(keeps, turn, at_once=old)
+
+    def _forget(self, keeps: int, turn: Turn, *, at_once: bool) -> None:
+        """Let views go that were superseded longer ago than the board retains them; `keeps` is the oldest that is not superseded."""
+        gone = []
+        for offset, frozen in self.frozen.items():
+            if offset < keeps and frozen.superseded_ms is None:
+                frozen.superseded_ms = turn.now_ms
+            if frozen.superseded_ms is None:
+                break
+            if at_once or frozen.superseded_ms < turn.now_ms - self.created.rules.retention_ms:
+                gone.append(offset)
+        for offset in gone:
+            self.forgotten = max(self.forgotten, offset)
+            del self.frozen[offset]
+
+    def _propose(self, proposal: Proposal, turn: Turn) -> None:
+        if self.proposals and (self._old(self.proposals[-1].published_ms, turn) or len(self.proposals) >= WAITING_MAX):
+            passed_over = self.proposals.pop()
+            if not turn.live:
+                self.missed = max(self.missed, passed_over.number)
+        self.proposals.append(proposal)
+
+    def leave(self) -> None:
+        """It is removed from its shard: no more records come, and only frozen views are kept."""
+        self.left = True
+        self.rows.close()
+        self.rows = SliceRows(self.created.rules)
+
+    def retire(self) -> None:
+        """Its board is removed: it takes no more records, and no more room than an empty one, until its own removal is folded."""
+        self.leave()
+        self.removing, self.empty = True, self.rows.view
+        self.frozen.clear()
+        self.proposals.clear()
+
+    def keep_for(self, marks: Iterable[int]) -> None:
+        """Views at these offsets are in use again: they are not let go before newer marks are named."""
+        for offset in marks:
+            if offset in self.frozen:
+                self.frozen[offset].superseded_ms = None
+
+    def _old(self, published_ms: int, turn: Turn) -> bool:
+        """Whether nobody can ask for a generation of that time, once there is a newer one. Never so while the shard is followed live."""
+        return not turn.live and published_ms < turn.wall_ms - self.created.rules.retention_ms - CLOCKS_MS

@@ -9,6 +9,7 @@ Errors:
     ├── GenerationGone         the pinned generation is no longer retained; `newest` says where to start again
     ├── NotVisibleYet          no generation that includes `at_least` came up in time
     ├── BadCursor              not one of ours, or of another board
+    ├── BadParameter           what is asked cannot be asked of this board: `field`, `allowed`
     ├── Busy                   a drill is running: another may begin when it has ended, or is past its time
     └── NotServing             this region's replica has no generation to serve yet
 """
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from boards.model import BoardRules
+from boards.model import BoardRules, Layout
 from journal.ports import Position
 
 
@@ -27,6 +28,7 @@ class BoardInfo(msgspec.Struct, frozen=True, kw_only=True):
     board_id: str
     number: int
     incarnation: str
+    #: The only shard, or the one that leads.
     shard: str
     #: Region that should own the shard when all is well.
     home: str
@@ -35,6 +37,15 @@ class BoardInfo(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     count: int = 0
     created_ms: int = 0
+    #: Where the slices live; None: the board was made with one slice, in `shard`, and has never moved.
+    layout: Layout | None = None
+    #: The layout it is on its way to.
+    moving: Layout | None = None
+
+    @property
+    def layout_in_effect(self) -> Layout:
+        """Where events of this board go: slice i to `shards[i]`."""
+        return self.layout or Layout(1, (self.shard,))
 
 
 class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -42,7 +53,7 @@ class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     For a duplicate, (epoch, offset, value, version) are those of the saved result and `outcome` is DUPLICATE.
     `visible_by` is the generation number that will include it at the latest. `alone`: acknowledged by the owner's store
-    under its lease (`ack: local`), not by a majority yet.
+    under its lease (`ack: local`), not by a majority yet. `shard` is where it was decided.
     """
 
     outcome: int
@@ -56,6 +67,7 @@ class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     field: str = ""
     allowed: str = ""
     alone: bool = False
+    shard: str = ""
 
 
 class Top(msgspec.Struct, frozen=True, tag="top"):
@@ -65,10 +77,21 @@ class Top(msgspec.Struct, frozen=True, tag="top"):
     cursor: str | None = None
 
 
+Mode = Literal["exact", "approximate"]
+
+
 class Rank(msgspec.Struct, frozen=True, tag="rank"):
-    """One player's place."""
+    """One player's place; `approximate` estimates it from the generation's histogram and says so."""
 
     player_id: str
+    mode: Mode = "exact"
+
+
+class Percentile(msgspec.Struct, frozen=True, tag="percentile"):
+    """Which share of the players one player's rank is at or better than."""
+
+    player_id: str
+    mode: Mode = "exact"
 
 
 class Nearby(msgspec.Struct, frozen=True, tag="nearby"):
@@ -85,7 +108,7 @@ class Ranks(msgspec.Struct, frozen=True, tag="ranks"):
     among: Literal["board", "listed"] = "board"
 
 
-Question = Top | Rank | Nearby | Ranks
+Question = Top | Rank | Percentile | Nearby | Ranks
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +118,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     question: Question
     generation: int | None = None
     at_least: Position | None = None
+    #: The shard that `at_least` is a position of; None: the board's only one.
+    at_shard: str | None = None
     wait_ms: int = 1000
 
 
@@ -132,8 +157,11 @@ def _rebuild(kind: type[Unanswered], detail: str, fields: dict[str, Any]) -> Una
 
 
 class NoAuthority(Unanswered):
-    """No authority took the write. Fields: `code` (no_authority, draining, lagging, no_lease, hold, unknown), `definite`,
-    `epoch` and `owner` (newest started epoch known, 0 and "" if none), `started`."""
+    """No authority took the write. Fields: `code` (no_authority, draining, lagging, no_lease, hold, unknown, moving, moved),
+    `definite`, `epoch` and `owner` (newest started epoch known, 0 and "" if none), `started`.
+
+    `moving`: the slice is closed for a move, try again soon. `moved`: it lives elsewhere now; `layout` is the new one, as builtins.
+    """
 
     code = "no_authority"
     retry_after_ms = 1000
@@ -177,6 +205,12 @@ class BadCursor(Unanswered):
     """Not a cursor of this board and generation."""
 
     code = "bad_cursor"
+
+
+class BadParameter(Unanswered):
+    """Not for this board: a position of no shard of it, an estimate of dense ranks. Fields: `field`, `allowed`."""
+
+    code = "bad_parameter"
 
 
 class Busy(Unanswered):

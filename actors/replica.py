@@ -1,28 +1,46 @@
 """The read replica of a region: follows its own region's journals and answers from retained generations.
 
 Owns: the boards' folds and rank indexes, in memory. Can lose: all of it; it is folded again from the
-region's journal, also when the authority is away. What a failed call may have done: nothing, it only reads.
+region's journals, also when the authority is away. What a failed call may have done: nothing, it only reads.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from actors.answers import answer, open_cursor
-from actors.boards_view import BoardFold, Generation, ReplicaMismatch
-from actors.clocks import monotonic_ms
-from actors.messages import Answer, Ask, BoardInfo, GenerationGone, NotServing, NotVisibleYet, Top, UnknownBoard
+from actors.answers import answer, check_cursor, open_cursor
+from actors.boards_view import ReplicaMismatch, Turn
+from actors.clocks import monotonic_ms, wall_ms
+from actors.generations_view import BoardSeries, Generation
+from actors.messages import (
+    Answer,
+    Ask,
+    BadParameter,
+    BoardInfo,
+    GenerationGone,
+    NotServing,
+    NotVisibleYet,
+    Top,
+    UnknownBoard,
+)
 from actors.ports import ReplicaSpec
+from actors.region_fold import RegionFold, ShardFold
 from journal.ports import Journal, JournalUnavailable, Position
-from journal.records import BoardCreated, Entry, EpochStarted, Published, Scored, open_entry
 
 log = logging.getLogger("laurel.replica")
 
-RECORDS_PER_TURN = 2000
+#: Entries read at once.
+STRIDE = 64
+#: Pause before broken slices are folded anew for the first time; it doubles each time, up to 30 s.
+MEND_MIN_S = 0.5
+#: Boards that news are made of before others get a turn.
+NEWS_AT_ONCE = 64
+#: Boards of a shard that its status tells one by one.
+BOARDS_TOLD = 200
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,23 +53,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     #: Shard -> (epoch, owner) of the newest committed epoch-start record.
     owners: dict[str, tuple[int, str]]
     serving: bool
-
-
-@dataclass(slots=True)
-class ShardFold:
-    """How far one shard's journal has been folded here."""
-
-    shard: str
-    home: str
-    journal: Journal
-    applied: Position = Position(0, 0)
-    boards: dict[int, BoardFold] = field(default_factory=dict)
-    owner: tuple[int, str] = (0, "")
-    lineage: str = ""
-    #: Caught up with `committed` at least once since the (re)start.
-    serving: bool = False
-    alarm: str = ""
-    rebuilds: int = 0
+    #: Boards that are there no more.
+    removed: list[str] = []
 
 
 class ReplicaActor:
@@ -59,12 +62,20 @@ class ReplicaActor:
 
     def __init__(self, spec: ReplicaSpec, *, journals: dict[str, Journal]) -> None:
         self.spec = spec
-        self.shards = {s: ShardFold(s, home, journals[s]) for s, home in spec.shards.items()}
-        self.boards: dict[str, tuple[ShardFold, BoardFold]] = {}
+        self.fold = RegionFold(spec.shards)
+        self._journals = {shard: journals[shard] for shard in spec.shards}
         self._seq = 0
-        self._changed: dict[str, int] = {}
+        #: Board id -> when it changed, or went, last, and in which life; the latest at the end.
+        self._changed: dict[str, tuple[int, str]] = {}
+        self._removed: dict[str, tuple[int, str]] = {}
         self._news = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
+        self._menders: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def shards(self) -> dict[str, ShardFold]:
+        """How far each shard is folded."""
+        return self.fold.shards
 
     def start(self) -> None:
         """Begin following the journals."""
@@ -73,37 +84,41 @@ class ReplicaActor:
 
     async def close(self) -> None:
         """Stop following."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._menders.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for fold in self.shards.values():
-            await fold.journal.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for journal in self._journals.values():
+            await journal.close()
 
     # -- following ------------------------------------------------------------------------------------------
 
     async def _follow(self, fold: ShardFold) -> None:
+        journal = self._journals[fold.shard]
         while True:
             try:
-                committed = await fold.journal.wait_for(committed_above=fold.applied.offset, timeout_ms=250)
+                committed = await journal.wait_for(committed_above=fold.applied.offset, timeout_ms=250)
                 if committed < fold.applied.offset:
                     await self._rebuild(fold, "the journal was begun anew")
                     continue
                 if committed == fold.applied.offset:
                     # An empty journal was begun anew, or not yet begun: it says nothing of what boards there are.
                     if not fold.serving and committed:
-                        fold.serving = True
-                        await self._tell([])
+                        await self._caught_up(fold)
                     continue
                 while fold.applied.offset < committed:
-                    limit = min(64, committed - fold.applied.offset)
-                    entries = [x for x in await fold.journal.read(fold.applied.offset + 1, limit=limit) if x.offset <= committed]
+                    limit = min(STRIDE, committed - fold.applied.offset)
+                    entries = [x for x in await journal.read(fold.applied.offset + 1, limit=limit) if x.offset <= committed]
                     if not entries:
                         await self._rebuild(fold, "the journal no longer holds the next entry")
                         break
-                    await self._apply(fold, entries)
+                    seen = fold.owner, fold.lineage
+                    told = self.fold.apply(fold.shard, entries, committed=committed, now_ms=monotonic_ms(), wall_ms=wall_ms())
+                    self._mend_broken()
+                    await self._tell(told, always=(fold.owner, fold.lineage) != seen)
                     await asyncio.sleep(0)
                 else:
-                    fold.serving, fold.alarm = True, ""
+                    await self._caught_up(fold)
             except JournalUnavailable as error:
                 log.warning("%s: %s", fold.shard, error)
                 await asyncio.sleep(0.2)
@@ -112,45 +127,54 @@ class ReplicaActor:
                 await self._rebuild(fold, str(error))
                 await asyncio.sleep(min(30.0, 0.5 * 2 ** min(fold.rebuilds, 6)))
 
+    async def _caught_up(self, fold: ShardFold) -> None:
+        if not fold.serving or fold.stopped:
+            told = self.fold.caught_up(fold.shard, now_ms=monotonic_ms(), wall_ms=wall_ms())
+            self._mend_broken()
+            await self._tell(told, always=True)
+
     async def _rebuild(self, fold: ShardFold, why: str) -> None:
         """Forget this shard's fold and start from entry 1; nothing of it is served meanwhile."""
-        fold.alarm, fold.rebuilds, fold.serving = why, fold.rebuilds + 1, False
-        for board in fold.boards.values():
-            self.boards.pop(board.info.board_id, None)
-        fold.boards, fold.applied = {}, Position(0, 0)
-        await self._tell([])
+        self.fold.restart(fold.shard, why)
+        await self._tell((), always=True)
 
-    async def _apply(self, fold: ShardFold, entries: list[Entry]) -> None:
-        now = monotonic_ms()
-        touched: set[str] = set()
-        for entry in entries:
-            if entry.offset != fold.applied.offset + 1:
-                raise ReplicaMismatch(f"entry {entry.offset} came after {fold.applied.offset}")
-            for record in open_entry(entry):
-                match record:
-                    case Scored():
-                        fold.boards[record.board].apply(record)
-                    case Published():
-                        board = fold.boards[record.board]
-                        board.freeze(record, epoch=entry.epoch, offset=entry.offset, now_ms=now)
-                        touched.add(board.info.board_id)
-                    case BoardCreated():
-                        board = BoardFold.begin(record, fold.shard, fold.home, entry.epoch, entry.offset)
-                        fold.boards[record.number] = board
-                        self.boards[record.board_id] = (fold, board)
-                        touched.add(record.board_id)
-                    case EpochStarted():
-                        fold.owner, fold.lineage = (record.epoch, record.owner), record.lineage
-                        self._seq += 1
-                    case _:
-                        pass
-            fold.applied = Position(entry.epoch, entry.offset)
-        await self._tell(touched)
+    def _mend_broken(self) -> None:
+        for fold in self.shards.values():
+            if fold.broken and fold.shard not in self._menders:
+                self._menders[fold.shard] = asyncio.get_running_loop().create_task(self._mend(fold))
 
-    async def _tell(self, touched: Any) -> None:
-        self._seq += 1
-        for board_id in touched:
-            self._changed[board_id] = self._seq
+    async def _mend(self, fold: ShardFold) -> None:
+        """Fold the broken slices of a shard anew, beside the others, until none is left or the whole shard is folded anew."""
+        journal, rebuilds = self._journals[fold.shard], fold.rebuilds
+        try:
+            while fold.rebuilds == rebuilds and (mending := self.fold.mending(fold.shard)) is not None:
+                log.error("%s: %s", fold.shard, fold.alarm)
+                await asyncio.sleep(min(30.0, MEND_MIN_S * 2 ** min(max(one.repairs for one in mending.slices.values()), 6)))
+                while fold.rebuilds == rebuilds and mending.applied < fold.applied.offset:
+                    limit = min(STRIDE, fold.applied.offset - mending.applied)
+                    entries = await journal.read(mending.applied + 1, limit=limit)
+                    if not entries:
+                        return
+                    mending.feed(entries, Turn(monotonic_ms(), wall_ms(), live=False))
+                    await asyncio.sleep(0)
+                if fold.rebuilds == rebuilds:
+                    await self._tell(self.fold.mended(fold.shard, mending, now_ms=monotonic_ms(), wall_ms=wall_ms()))
+        except JournalUnavailable as error:
+            log.warning("%s: %s", fold.shard, error)
+        finally:
+            del self._menders[fold.shard]
+
+    async def _tell(self, told: Iterable[str], *, always: bool = False) -> None:
+        """Wake who waits for news or for a position; boards of which there is something new are in the next news."""
+        self._seq += bool(always or told)
+        for board_id in sorted(told):
+            series = self.fold.boards.get(board_id)
+            _, life = self._changed.pop(board_id, (0, ""))
+            if series is not None and (series.newest is not None or life == series.incarnation):
+                self._changed[board_id] = (self._seq, series.incarnation)
+                self._removed.pop(board_id, None)
+            elif life:
+                self._removed[board_id] = (self._seq, life)
         async with self._news:
             self._news.notify_all()
 
@@ -158,72 +182,94 @@ class ReplicaActor:
 
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""
-        self._board(ask.board_id)
-        wanted = self._pinned(ask)
+        series = self._board(ask.board_id)
+        wanted = self._pinned(series, ask)
         if ask.at_least is not None:
-            await self._wait_visible(ask.board_id, ask.at_least, ask.wait_ms)
+            shard = self._shard_of(series, ask.at_shard)
+            await self._wait_visible(ask.board_id, shard, ask.at_least, ask.wait_ms)
         if wanted is not None:
             await self._wait_published(ask.board_id, wanted, ask.wait_ms)
-        # Looked up again: while it waited, the shard may have been folded anew.
-        fold, board = self._board(ask.board_id)
-        generation = self._generation(board, wanted)
+        # Looked up again: while it waited, the board may have been folded anew.
+        series = self._board(ask.board_id)
+        generation = self._generation(series, wanted)
+        return self._answer(series, generation, answer(series, generation, ask.question, self.spec.cursor_key))
+
+    def _answer(self, series: BoardSeries, generation: Generation, body: bytes) -> Answer:
         return Answer(
-            board_id=ask.board_id,
-            incarnation=board.info.incarnation,
-            lineage=fold.lineage,
+            board_id=series.board_id,
+            incarnation=series.incarnation,
+            lineage=self.fold.lineage(series),
             generation=generation.number,
             published_ms=generation.published_ms,
-            body=answer(board, generation, ask.question, self.spec.cursor_key),
+            body=body,
         )
 
-    def _board(self, board_id: str) -> tuple[ShardFold, BoardFold]:
-        found = self.boards.get(board_id)
-        if found is None:
+    def _board(self, board_id: str) -> BoardSeries:
+        series = self.fold.boards.get(board_id)
+        if series is None:
             if not all(f.serving for f in self.shards.values()):
                 raise NotServing(f"{self.spec.region} is still reading its journal")
             raise UnknownBoard(f"there is no board {board_id}")
-        if not found[0].serving:
-            raise NotServing(f"{self.spec.region} is still reading its journal")
-        return found
+        if why := self.fold.unready(series):
+            raise NotServing(f"{self.spec.region} cannot answer for {board_id} yet: {why}")
+        return series
 
-    def _pinned(self, ask: Ask) -> int | None:
-        if ask.generation is None and isinstance(ask.question, Top) and ask.question.cursor is not None:
-            return open_cursor(self.spec.cursor_key, ask.question.cursor).generation
+    def _newest(self, board_id: str) -> Generation:
+        newest = self._board(board_id).newest
+        if newest is None:
+            raise NotServing(f"{self.spec.region} cannot answer for {board_id} yet")
+        return newest
+
+    def _pinned(self, series: BoardSeries, ask: Ask) -> int | None:
+        if isinstance(ask.question, Top) and ask.question.cursor is not None:
+            cursor = open_cursor(self.spec.cursor_key, ask.question.cursor)
+            wanted = cursor.generation if ask.generation is None else ask.generation
+            check_cursor(series, cursor, wanted)
+            return wanted
         return ask.generation
 
-    def _generation(self, board: BoardFold, wanted: int | None) -> Generation:
-        board.expire(monotonic_ms())
+    def _shard_of(self, series: BoardSeries, shard: str | None) -> str:
+        """The shard that a position is of. Raises BadParameter."""
+        shards = series.layout.shards
+        if shard is None and len(shards) == 1:
+            return shards[0]
+        if shard is None or shard not in series.past:
+            several = f"<shard>:<epoch>-<offset> with a shard of {', '.join(shards)}"
+            raise BadParameter(
+                f"this is no position of {series.board_id}",
+                field="at_least",
+                allowed=several if len(shards) > 1 else f"<epoch>-<offset>, or the same behind {shards[0]}:",
+            )
+        return shard
+
+    def _generation(self, series: BoardSeries, wanted: int | None) -> Generation:
+        series.expire(monotonic_ms())
+        newest = self._newest(series.board_id)
         if wanted is None:
-            return board.newest
-        generation = board.generation(wanted)
+            return newest
+        generation = series.generations.get(wanted)
         if generation is None:
-            raise GenerationGone(f"s{wanted} is no longer retained; start again with s{board.newest.number}", newest=board.newest.number)
+            raise GenerationGone(f"s{wanted} is no longer retained; start again with s{newest.number}", newest=newest.number)
         return generation
 
     async def _wait_published(self, board_id: str, wanted: int, wait_ms: int) -> None:
         def published() -> bool:
-            found = self.boards.get(board_id)
-            return found is not None and found[1].newest.number >= wanted
+            series = self.fold.boards.get(board_id)
+            return series is not None and series.newest is not None and series.newest.number >= wanted
 
         if not await self._wait_for(published, wait_ms):
-            newest = self._board(board_id)[1].newest.number
+            newest = self._newest(board_id).number
             raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest)
 
-    async def _wait_visible(self, board_id: str, at_least: Position, wait_ms: int) -> None:
+    async def _wait_visible(self, board_id: str, shard: str, at_least: Position, wait_ms: int) -> None:
         def visible() -> bool:
-            """Included, or folded without having changed a row: then no new generation will come for it."""
-            found = self.boards.get(board_id)
-            if found is None:
-                return False
-            fold, board = found
-            if board.newest.boundary >= at_least.offset:
-                return board.newest.epoch >= at_least.epoch
-            return fold.applied >= at_least and fold.applied.offset >= at_least.offset and not board.changed
+            series = self.fold.boards.get(board_id)
+            return series is not None and self.fold.includes(series, shard, at_least)
 
         if not await self._wait_for(visible, wait_ms):
-            newest = self._board(board_id)[1].newest.number
+            newest = self._newest(board_id).number
             raise NotVisibleYet(
-                f"no generation here includes {at_least.epoch}-{at_least.offset} yet; the newest is s{newest}", newest=newest
+                f"no generation here includes {at_least.epoch}-{at_least.offset} of {shard} yet; the newest is s{newest}", newest=newest
             )
 
     async def _wait_for(self, holds: Callable[[], bool], wait_ms: int) -> bool:
@@ -238,7 +284,10 @@ class ReplicaActor:
         return True
 
     async def news(self, since: int, timeout_s: float = 5.0) -> News:
-        """Wait until something changed after `since` (0: everything) and tell it; used by the gateway's one long poll."""
+        """Wait until something changed after `since` (0: everything) and tell it; used by the gateway's one long poll.
+
+        Cost: by the number of boards that changed, however many there are.
+        """
         if since >= self._seq > 0:
             try:
                 async with self._news:
@@ -247,46 +296,55 @@ class ReplicaActor:
                 pass
         seq = self._seq
         boards, tops = [], []
-        for board_id, changed in self._changed.items():
-            if changed <= since or board_id not in self.boards:
-                continue
-            fold, board = self.boards[board_id]
-            boards.append(msgspec.structs.replace(board.info, generation=board.newest.number, count=board.newest.count))
-            tops.append(
-                Answer(
-                    board_id=board_id,
-                    incarnation=board.info.incarnation,
-                    lineage=fold.lineage,
-                    generation=board.newest.number,
-                    published_ms=board.newest.published_ms,
-                    body=answer(board, board.newest, Top(), self.spec.cursor_key),
-                )
-            )
+        for number, board_id in enumerate(reversed(_since(self._changed, since)), start=1):
+            if number % NEWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            series = self.fold.boards.get(board_id)
+            newest = None if series is None else series.newest
+            if series is not None and newest is not None:
+                boards.append(self.fold.info(series))
+                tops.append(self._answer(series, newest, self._top(series, newest)))
         return News(
             seq=seq,
             boards=boards,
             tops=tops,
             owners={f.shard: f.owner for f in self.shards.values()},
             serving=all(f.serving for f in self.shards.values()),
+            removed=_since(self._removed, since),
         )
 
+    def _top(self, series: BoardSeries, newest: Generation) -> bytes:
+        """The first page; kept, since each gateway of the region asks for it."""
+        body = newest.kept.get("top")
+        if not isinstance(body, bytes):
+            body = newest.kept["top"] = answer(series, newest, Top(), self.spec.cursor_key)
+        return body
+
     def status(self) -> dict[str, Any]:
-        """What this replica holds, for `/v1/status`."""
+        """What this replica holds, for `/v1/status`; boards are told by the shard that leads them."""
+        now = wall_ms()
+        led: dict[str, list[BoardSeries]] = {shard: [] for shard in self.shards}
+        for series in self.fold.boards.values():
+            if series.newest is not None and series.layout.lead in led:
+                led[series.layout.lead].append(series)
         return {
             shard: {
                 "applied": fold.applied.offset,
                 "serving": fold.serving,
                 "alarm": fold.alarm,
                 "rebuilds": fold.rebuilds,
-                "boards": {
-                    b.info.board_id: {
-                        "generation": b.newest.number,
-                        "checksum": f"{b.newest.checksum:016x}",
-                        "retained": len(b.generations),
-                    }
-                    for b in list(fold.boards.values())[:200]
-                },
-                "boards_count": len(fold.boards),
+                "boards": {series.board_id: series.status(now) for series in islice(led[shard], BOARDS_TOLD)},
+                "boards_count": len(led[shard]),
             }
             for shard, fold in self.shards.items()
         }
+
+
+def _since(known: dict[str, tuple[int, str]], since: int) -> list[str]:
+    """Ids of what happened after `since`, the latest first."""
+    found = []
+    for board_id, (seq, _) in reversed(known.items()):
+        if seq <= since:
+            break
+        found.append(board_id)
+    return found

@@ -1,26 +1,39 @@
 """The rank index of one board: takes the changes of a generation, gives the next immutable view.
 
-Shape: a sorted base below a short stack of deltas whose sizes fall geometrically (`boards.runs`). A
-batch becomes a small delta; deltas of one size class merge; the lowest one, when it has reached a
-quarter of the board, becomes the next base. Views already handed out keep the runs they stand on.
+Shape: a sorted base below a short stack of deltas whose sizes fall geometrically (`boards.runs`). A batch becomes a small
+delta; deltas of one size class merge; when the lowest has become large, a new base is made of all. What would take long is
+done in a thread, on runs that no longer change, and put in the place of those runs when it is done: a position in the one is
+the same position in the other. Views already handed out keep the runs they stand on.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from boards import compiled
 from boards.model import Direction, Ranking
-from boards.runs import KEY, SLOT, WIDTH, Base, Delta, Ints, Players, Run, display_order
-from boards.views import Placed, View, keys_of
+from boards.players import Players, words_of
+from boards.rows import Ints, Order, Rows, Wanted, display_order, narrow
+from boards.runs import Base, Delta, Run, compacted, deltas_of, folded
+from boards.views import Found, Key, Placed, View
 
-__all__ = ["Change", "Placed", "RankIndex", "View"]
+__all__ = ["Batch", "Change", "Found", "Kept", "Key", "Placed", "RankIndex", "View"]
 
 #: Boards up to this size are copied whole for each view: cheaper than a delta, and hardly larger.
 _COPIED_WHOLE: Final = 256
 #: Rows of the lowest size class, and the factor from one class to the next.
 _CLASS_ROWS: Final = 256
 _CLASS_FACTOR: Final = 16
+#: Up to this many rows are merged by whoever freezes; more of them in the background.
+_MERGED_AT_ONCE: Final = 1 << 18
+#: A new base is due when the deltas hold a quarter of the board, or this many rows: the changes of more than two minutes at 10,000/s.
+_DELTAS_AT_MOST: Final = 2_000_000
+#: Deltas on a stack before freezing waits for the background.
+_STACK_AT_MOST: Final = 12
+#: Slots of departed players that are kept for as long as they do not outnumber the present ones by this.
+_SPARE_SLOTS: Final = 1024
 
 
 class Change(NamedTuple):
@@ -31,6 +44,43 @@ class Change(NamedTuple):
     tie_ms: int
     achieved_ms: int
     version: int
+    #: Value of the second column; 0 on boards without one.
+    second: int = 0
+
+
+class Batch(NamedTuple):
+    """Changes as columns, int64, of distinct players."""
+
+    player_ids: Sequence[str]
+    value: Ints
+    second: Ints
+    tie_ms: Ints
+    achieved_ms: Ints
+    version: Ints
+
+    @staticmethod
+    def of(changes: Sequence[Change]) -> "Batch":
+        """Raises OverflowError for a number outside the signed 64-bit range."""
+        ids, value, tie, achieved, version, second = zip(*changes, strict=True) if changes else ((),) * 6
+        return Batch(ids, *(np.array(column, dtype=np.int64) for column in (value, second, tie, achieved, version)))
+
+
+class Kept(NamedTuple):
+    """The newest row of a player that was frozen. An inactive one is on no view made since."""
+
+    value: int
+    second: int
+    tie_ms: int
+    achieved_ms: int
+    version: int
+    active: bool
+
+
+class _Job(NamedTuple):
+    """Work in the background: `run` will be replaced by what comes of it, with the new slot of each former one if they changed."""
+
+    run: Run
+    done: "Future[tuple[Run, Ints | None]]"
 
 
 def _size_class(rows: int) -> int:
@@ -41,77 +91,201 @@ def _size_class(rows: int) -> int:
 
 
 class RankIndex:
-    """Owns the newest view. One thread at a time may freeze; views are read from anywhere."""
+    """Owns the newest view. One thread at a time may freeze and ask for rows; views are read from anywhere."""
 
     #: The newest view; empty at first.
     view: View
 
-    def __init__(self, *, direction: Direction, ranking: Ranking) -> None:
-        self._direction: Direction = direction
-        self._ranking: Ranking = ranking
-        self._run: Run = Base(np.empty((WIDTH, 0), dtype=np.int64), Players())
-        self.view = View(self._run, direction=direction, ranking=ranking)
+    def __init__(
+        self,
+        *,
+        direction: Direction,
+        ranking: Ranking,
+        secondary: Direction | None = None,
+        tie_is_achieved: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
+        """`tie_is_achieved`: every change says the same moment for both, so that one column is enough.
+
+        `executor` runs what is done in the background, one thing at a time; without one, a board that has become large
+        starts a thread of its own. What the views answer does not depend on when it is done.
+        """
+        self._order = Order(direction, secondary, ranking)
+        self._tie_is_achieved = tie_is_achieved
+        self._executor, self._own_executor = executor, False
+        self._job: _Job | None = None
+        self._run: Run = Base(Rows.empty(second=secondary is not None, achieved=not tie_is_achieved), Players())
+        #: By slot: players whose newest row is not ranked.
+        self._inactive: dict[int, Kept] = {}
+        self.view = View(self._run, self._order)
 
     @property
     def nbytes(self) -> int:
         """Of the newest view and the table of ids; what only older views keep alive is not in it."""
         return self.view.nbytes + self._run.players.nbytes
 
-    def freeze(self, changes: Sequence[Change], removed: Sequence[str] = ()) -> View:
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done in the background, or is done and waits for the next freeze."""
+        return self._job is not None
+
+    def close(self) -> None:
+        """Wait for what is being done in the background. Everything stays usable."""
+        self.settle(wait=True)
+        if self._own_executor and self._executor is not None:
+            self._executor.shutdown()
+            self._executor, self._own_executor = None, False
+
+    def row(self, player_id: str) -> Kept | None:
+        """The newest row that was frozen for a player, active or not; None for one who never had any or was removed."""
+        return self.rows((player_id,))[0]
+
+    def rows(self, player_ids: Sequence[str]) -> list[Kept | None]:
+        """One answer for each id, see `row`."""
+        slots = compiled.find_words(self._run.players, words_of(player_ids))
+        at, rows = compiled.find(self._run, slots)
+        second = np.zeros_like(rows.key) if rows.second is None else self._order.second_of(rows.second)
+        achieved = rows.tie if rows.achieved is None else rows.achieved
+        columns = (at, slots, self._order.key_of(rows.key), second, rows.tie, achieved, rows.version)
+        return [
+            Kept(value, second, tie, achieved, version, True) if at >= 0 else self._inactive.get(slot)
+            for at, slot, value, second, tie, achieved, version in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    def freeze(self, changes: Sequence[Change], removed: Sequence[str] = (), inactive: Sequence[Change] = ()) -> View:
         """Apply everything and return the view after it; all or nothing.
 
-        The last change of a player counts, and a removal outweighs any change of the same batch. What is
+        The players of `removed` and of `inactive` leave the board; the index forgets the former, and keeps the rows of the
+        latter for `row`. The last change of a player counts, and leaving outweighs any change of the same batch. What is
         already so is skipped: an equal row, the removal of an absent player. If nothing is left, the view stays.
-        Cost: O(m log n) for m changes, and now and then an O(n) merge, amortised over n/4 changes.
+        Cost: O(m log n) for m changes; merges of up to `_MERGED_AT_ONCE` rows now and then, longer ones in the background.
 
         Raises:
             OverflowError: a number is outside the signed 64-bit range. Nothing changed.
+            ValueError: an id cannot be one, or moments differ that were promised not to. Nothing changed.
         """
         latest = {change.player_id: change for change in changes}
-        for player_id in removed:
+        leaving = {change.player_id: change for change in inactive}
+        for player_id in (*removed, *leaving):
             latest.pop(player_id, None)
-        gone, added = self._effective(list(latest.values()), removed)
-        if gone.size or added.shape[1]:
+        return self._apply(Batch.of(list(latest.values())), removed, list(leaving.values()))
+
+    def freeze_columns(self, batch: Batch) -> View:
+        """See `freeze`. Raises ValueError if a player is in the batch twice."""
+        if len(set(batch.player_ids)) < len(batch.player_ids):
+            raise ValueError("a player may be only once in a batch of columns")
+        return self._apply(batch, (), ())
+
+    def _apply(self, batch: Batch, removed: Sequence[str], inactive: Sequence[Change]) -> View:
+        """Of distinct players, none of whom is both in the batch and leaving."""
+        benched = Batch.of(inactive)
+        if self._tie_is_achieved and not all(np.array_equal(rows.tie_ms, rows.achieved_ms) for rows in (batch, benched)):
+            raise ValueError("this index was promised that tie_ms is achieved_ms in every change")
+        self.settle()
+        players = self._run.players
+        leaving = players.find(list(dict.fromkeys(removed)))
+        words = words_of((*batch.player_ids, *benched.player_ids))
+        slots = players.admit_words(words, compiled.find_words(players, words))
+        slots, benched_slots = slots[: len(batch.player_ids)], slots[len(batch.player_ids) :]
+        added = Rows(
+            self._order.key_of(batch.value),
+            None if self._order.secondary is None else self._order.second_of(batch.second),
+            batch.tie_ms,
+            slots.astype(np.int32),
+            None if self._tie_is_achieved else batch.achieved_ms,
+            narrow(batch.version),
+        )
+        if self._inactive:
+            for slot in (*slots.tolist(), *leaving.tolist()):
+                self._inactive.pop(slot, None)
+        for slot, row in zip(benched_slots.tolist(), inactive, strict=True):
+            second = 0 if self._order.secondary is None else row.second
+            self._inactive[slot] = Kept(row.value, second, row.tie_ms, row.achieved_ms, row.version, False)
+        gone, added = self._effective(added, np.concatenate((leaving, benched_slots)))
+        if gone.size or len(added):
             self._run = self._settled(self._delta(gone, added))
-            self.view = View(self._run, direction=self._direction, ranking=self._ranking)
+            self.view = View(self._run, self._order)
         return self.view
 
-    def _effective(self, changes: list[Change], removed: Sequence[str]) -> tuple[Ints, Ints]:
+    def _effective(self, added: Rows, leaving: Ints) -> tuple[Ints, Rows]:
         """Positions that vanish, ascending, and rows that appear, by slot."""
-        players = self._run.players
-        added: Ints = np.empty((WIDTH, 0), dtype=np.int64)
-        gone: Ints = np.empty(0, dtype=np.int64)
-        if changes:
-            ids, values, ties, achieved, versions = zip(*changes, strict=True)
-            added = np.array((values, ties, ties, achieved, versions), dtype=np.int64)
-            added[KEY] = keys_of(added[KEY], self._direction)
-            added[SLOT] = players.admit(ids)
-            # Ascending, the searches for so many slots share their cache lines.
-            added = added.take(added[SLOT].argsort(), axis=1)
-            gone, rows = self._run.find(added[SLOT])
-            same = (rows == added).all(axis=0) & (gone >= 0)
-            if same.any():
-                added, gone = added[:, ~same], gone[~same]
-        if removed:
-            slots = players.find(dict.fromkeys(removed))
-            gone = np.concatenate((gone, self._run.find(slots)[0]))
+        # Ascending, the searches for so many slots share their cache lines.
+        added = added.take(added.slot.argsort())
+        gone, rows = compiled.find(self._run, added.slot)
+        changed = ~rows.alike(added) | (gone < 0)
+        if not changed.all():
+            added, gone = added.select(changed), gone[changed]
+        if leaving.size:
+            gone = np.concatenate((gone, self._run.find(np.unique(leaving))[0]))
         gone = gone[gone >= 0]
         gone.sort()
         return gone, added
 
-    def _delta(self, gone: Ints, added: Ints) -> Delta:
-        if added.shape[1] > 1:
-            added = added.take(display_order(added, self._run.players), axis=1)
-        slot_rows = added[SLOT].argsort()
-        return Delta(self._run, gone, self._run.lower_bound(added), added, added[SLOT].take(slot_rows), slot_rows)
+    def _delta(self, gone: Ints, added: Rows) -> Delta:
+        players = self._run.players
+        if len(added) > 1:
+            added = added.take(display_order(added, players))
+        wanted = Wanted(added.key, added.second, added.tie, players.words(added.slot))
+        slot_rows = added.slot.argsort()
+        return Delta(self._run, gone, compiled.lower_bound(self._run, wanted), added, added.slot.take(slot_rows), slot_rows)
 
     def _settled(self, delta: Delta) -> Run:
-        """Merge a new delta downwards until sizes fall geometrically again, into a new base if it became large."""
-        while isinstance(delta.below, Delta) and _size_class(delta.below.size) <= _size_class(delta.size):
-            delta = delta.below.folded(delta)
-        most = max(delta.total, 1)
-        if most > _COPIED_WHOLE and delta.size <= most // 4:
-            return delta
-        while isinstance(delta.below, Delta):
-            delta = delta.below.folded(delta)
-        return delta.compacted()
+        """Merge a new delta downwards until sizes fall geometrically again, and see to what has become too large for that."""
+        barrier = self._job.run if self._job else None
+        run: Run = delta
+        while isinstance(run, Delta) and isinstance(run.below, Delta) and run.below is not barrier:
+            if _size_class(run.below.size) > _size_class(run.size) or run.below.size + run.size > _MERGED_AT_ONCE:
+                break
+            run = run.below.folded(run)
+        sizes = [each.size for each in deltas_of(run)]
+        whole = run.total <= _COPIED_WHOLE or sizes[-1] > min(run.total // 4, _DELTAS_AT_MOST)
+        if self._job is None and run.total + sum(sizes) <= _MERGED_AT_ONCE:
+            return self._replaced(run, run, *_rebuilt(run, whole, self._departed(run))) if whole else run
+        self._run = run
+        if self._job is None and (whole or sum(sizes[:-1]) > _MERGED_AT_ONCE):
+            if self._executor is None:
+                self._executor, self._own_executor = ThreadPoolExecutor(1, thread_name_prefix="rank-index"), True
+            self._job = _Job(run, self._executor.submit(_rebuilt, run, whole, self._departed(run)))
+        self.settle(wait=len(sizes) > _STACK_AT_MOST)
+        return self._run
+
+    def _departed(self, run: Run) -> bool:
+        """Whether so many have left that a table of ids without them is worth its making."""
+        return len(run.players) - len(self._inactive) > 2 * run.total + _SPARE_SLOTS
+
+    def settle(self, *, wait: bool = False) -> None:
+        """Put what the background has made in the place of what it was made of, in the newest view too; the rows are the same.
+
+        Every freeze begins with it. Called now and then on a board that rests, it lets the memory of the former runs go.
+
+        Raises:
+            Exception: whatever stopped the work in the background. A later freeze has it done again.
+        """
+        job = self._job
+        if job is None or not (wait or job.done.done()):
+            return
+        self._job = None
+        rebuilt, renumbered = job.done.result()
+        top, self._run = self._run, self._replaced(self._run, job.run, rebuilt, renumbered)
+        if self.view.run is top:
+            self.view.run = self._run
+
+    def _replaced(self, top: Run, former: Run, rebuilt: Run, renumbered: Ints | None) -> Run:
+        """The stack from `top` down with `former` replaced by a run of the same rows, and of other slots if `renumbered` is told."""
+        deltas = deltas_of(top, former)
+        if renumbered is not None:
+            before, after = former.players, rebuilt.players
+            known, renumbered = renumbered, np.full(len(before), -1, dtype=np.int32)
+            renumbered[: known.size] = known
+            slots = np.unique(np.concatenate([np.fromiter(self._inactive, dtype=np.int64), *(delta.slots for delta in deltas)]))
+            slots = slots[renumbered.take(slots) < 0]
+            renumbered[slots] = after.admit_words(before.words(slots))
+            self._inactive = {int(renumbered[slot]): kept for slot, kept in self._inactive.items()}
+        for delta in reversed(deltas):
+            rebuilt = delta.on(rebuilt, renumbered)
+        return rebuilt
+
+
+def _rebuilt(run: Run, whole: bool, anew: bool) -> tuple[Run, Ints | None]:
+    """The same rows in a run that is quicker to read: a new base if `whole`, with a table of ids of its own if `anew`; else one delta."""
+    return compacted(run, anew=anew) if whole else (folded(deltas_of(run)), None)

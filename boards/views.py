@@ -1,12 +1,24 @@
 """One generation of a board's order, and the questions that can be put to it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from boards.model import Direction, Ranking
-from boards.runs import ACHIEVED, KEY, SLOT, VERSION, Base, Ints, Run
+from boards import compiled
+from boards.players import Words, words_of
+from boards.rows import Ints, Order, Rows, Wanted
+from boards.runs import Run, base_of, blocks_of, deltas_of
+
+
+class Key(NamedTuple):
+    """What decides a place, in the board's own numbers: `second` is 0 where the board has no second column."""
+
+    value: int
+    second: int
+    tie_ms: int
+    player_id: str
 
 
 class Placed(NamedTuple):
@@ -18,37 +30,79 @@ class Placed(NamedTuple):
     value: int
     achieved_ms: int
     version: int
+    second: int = 0
+    tie_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        """The row's full key: where a page that ends here goes on."""
+        return Key(self.value, self.second, self.tie_ms, self.player_id)
 
 
-def keys_of(values: Ints, direction: Direction) -> Ints:
-    """Keys of values, or values of keys. The complement, unlike the negative, exists for every 64-bit integer."""
-    return ~values if direction == "higher" else values
+#: `Placed` from a tuple of its fields, at a third of the cost of the call.
+placed_of = partial(tuple.__new__, Placed)
+
+
+class Found(NamedTuple):
+    """Rows of players in one view, as columns; what stands at an absent one is arbitrary."""
+
+    #: Positions counted from 0, -1 for the absent.
+    at: Ints
+    value: Ints
+    second: Ints
+    tie_ms: Ints
+    achieved_ms: Ints
+    version: Ints
+
+
+class Keys(NamedTuple):
+    """Full keys as columns, player ids as words (`boards.players`)."""
+
+    value: Ints
+    second: Ints
+    tie_ms: Ints
+    words: Words
+
+
+def keys_in_columns(keys: Sequence[Key]) -> Keys:
+    """Raises OverflowError for a number outside the signed 64-bit range, ValueError for an id that cannot be one."""
+    value, second, tie_ms, player_ids = zip(*keys, strict=True) if keys else ((), (), (), ())
+    return Keys(np.array(value, dtype=np.int64), np.array(second, dtype=np.int64), np.array(tie_ms, dtype=np.int64), words_of(player_ids))
+
+
+def sort_key(order: Order, key: Key) -> tuple[int, int, int, str]:
+    """Sorts keys ascending into display order."""
+    value = ~key.value if order.direction == "higher" else key.value
+    second = 0 if order.secondary is None else ~key.second if order.secondary == "higher" else key.second
+    return value, second, key.tie_ms, key.player_id
 
 
 class View:
     """A complete, immutable order. Any thread may read it, also while later views are made and after.
 
-    Costs, with d the deltas below it (at most 5 for ten million players): a lookup is O(d log n).
+    Costs, with d the deltas below it (at most 6 for a hundred million players): a lookup is O(d log n).
     """
 
-    __slots__ = ("_direction", "_distinct", "_ranking", "_run", "total")
+    __slots__ = ("_distinct", "order", "run", "total")
 
     #: Players in this view.
     total: int
+    order: Order
+    #: Where the rows are. The index may put another run of the same rows in its place, with other slots: read it once a question.
+    run: Run
 
-    def __init__(self, run: Run, *, direction: Direction, ranking: Ranking) -> None:
-        self._run, self._direction, self._ranking = run, direction, ranking
+    def __init__(self, run: Run, order: Order) -> None:
+        self.run, self.order = run, order
         self._distinct: Ints | None = None
         self.total = run.total
 
     @property
     def nbytes(self) -> int:
         """Of all columns this view reads, those shared with other views included; the ids are not in it."""
-        run, total = self._run, 0 if self._distinct is None else self._distinct.nbytes
-        while not isinstance(run, Base):
-            total += run.nbytes
-            run = run.below
-        return total + run.nbytes
+        run = self.run
+        return (
+            base_of(run).nbytes + sum(delta.nbytes for delta in deltas_of(run)) + (0 if self._distinct is None else self._distinct.nbytes)
+        )
 
     def page(self, offset: int, limit: int) -> list[Placed]:
         """Up to `limit` rows from position `offset + 1` on; shorter or empty at the end.
@@ -59,21 +113,34 @@ class View:
         if offset < 0 or limit < 0:
             raise ValueError(f"offset and limit must not be negative, got {offset} and {limit}")
         at = np.arange(offset, min(offset + limit, self.total))
-        return self._placed(at, self._run.rows_at(at))
+        run = self.run
+        rows = run.rows_at(at)
+        return self._rendered(at, self._better(run, at, rows), rows, run.players.names(rows.slot))
 
     def place(self, player_id: str) -> Placed | None:
         """The player's row, or None without one."""
-        return self.places((player_id,))[0]
+        ranking = self.order.ranking
+        if compiled.kernels is None or ranking == "dense":
+            return self.places((player_id,))[0]
+        order = self.order
+        at, better, value, second, tie, achieved, version = compiled.place_one(self.run, player_id)
+        if at < 0:
+            return None
+        value = ~value if order.direction == "higher" else value
+        second = ~second if order.secondary == "higher" else second
+        return placed_of((at + 1, (at if ranking == "unique" else better) + 1, player_id, value, achieved, version, second, tie))
 
     def places(self, player_ids: Sequence[str]) -> list[Placed | None]:
         """One answer for each id, in order; repeated ids get repeated answers."""
-        at, rows = self._run.find(self._run.players.find(player_ids))
+        run = self.run
+        at, rows = compiled.find(run, compiled.find_words(run.players, words_of(player_ids)))
         found = np.flatnonzero(at >= 0)
         if found.size == at.size:
-            return list(self._placed(at, rows))
+            return list(self._rendered(at, self._better(run, at, rows), rows, player_ids))
         out: list[Placed | None] = [None] * at.size
-        placed = self._placed(at.take(found), rows.take(found, axis=1))
-        for i, row in zip(found.tolist(), placed, strict=True):
+        at, rows = at.take(found), rows.take(found)
+        names = [player_ids[i] for i in found.tolist()]
+        for i, row in zip(found.tolist(), self._rendered(at, self._better(run, at, rows), rows, names), strict=True):
             out[i] = row
         return out
 
@@ -85,63 +152,136 @@ class View:
         """
         if radius < 0:
             raise ValueError(f"radius must not be negative, got {radius}")
-        at = int(self._run.find(self._run.players.find((player_id,)))[0][0])
+        run = self.run
+        at = int(run.find(run.players.find((player_id,)))[0][0])
         if at < 0:
             return []
         start = max(0, at - radius)
         return self.page(start, at + radius + 1 - start)
 
-    def subset(self, player_ids: Sequence[str]) -> list[Placed]:
-        """The listed players ranked among themselves, best first. Repeated ids count once, absent ones not at all."""
-        at, rows = self._run.find(self._run.players.find(dict.fromkeys(player_ids)))
-        order = at.argsort()
-        order = order[at.take(order) >= 0]
-        rows = rows.take(order, axis=1)
-        key, position = rows[KEY], np.arange(order.size)
-        if self._ranking == "unique":
-            better: Ints = position
-        elif self._ranking == "competition":
-            better = key.searchsorted(key)
-        else:
-            better = np.zeros(order.size, dtype=np.int64)
-            better[1:] = (key[1:] != key[:-1]).cumsum()
-        return self._rendered(position, better, rows)
-
-    def better_than(self, value: int) -> int:
-        """How many players have a strictly better value.
+    def after(self, key: Key | None, limit: int) -> list[Placed]:
+        """Up to `limit` rows strictly behind a full key, in display order; from the top without one. The key need not be anybody's.
 
         Raises:
-            OverflowError: the value is outside the signed 64-bit range.
+            ValueError: the limit is negative, or the key's player id cannot be one.
+            OverflowError: a number of the key is outside the signed 64-bit range.
         """
-        return int(self._run.better(keys_of(np.array([value], dtype=np.int64), self._direction))[0])
+        if key is None:
+            return self.page(0, limit)
+        ahead, own = self._ahead(key)
+        return self.page(ahead + own, limit)
 
-    def _placed(self, at: Ints, rows: Ints) -> list[Placed]:
-        return self._rendered(at, self._better(at, rows[KEY]), rows)
+    def before(self, key: Key | None, limit: int) -> list[Placed]:
+        """The up to `limit` rows directly ahead of a full key, in display order; the last ones without one. Raises as `after`."""
+        if limit < 0:
+            raise ValueError(f"limit must not be negative, got {limit}")
+        stop = self.total if key is None else self._ahead(key)[0]
+        return self.page(max(0, stop - limit), min(stop, limit))
 
-    def _better(self, at: Ints, key: Ints) -> Ints:
+    def subset(self, player_ids: Sequence[str]) -> list[Placed]:
+        """The listed players ranked among themselves, best first. Repeated ids count once, absent ones not at all."""
+        names = list(dict.fromkeys(player_ids))
+        run = self.run
+        at, rows = compiled.find(run, compiled.find_words(run.players, words_of(names)))
+        order = at.argsort()
+        order = order[at.take(order) >= 0]
+        rows = rows.take(order)
+        position = np.arange(order.size)
+        if self.order.ranking == "unique":
+            better: Ints = position
+        else:
+            first = _firsts([rows])
+            dense = self.order.ranking == "dense"
+            better = first.cumsum() - 1 if dense else np.maximum.accumulate(np.where(first, position, 0))
+        return self._rendered(position, better, rows, [names[i] for i in order.tolist()])
+
+    def better_than(self, value: int, second: int = 0) -> int:
+        """How many players have a strictly better value, or the same and a strictly better second one.
+
+        Raises:
+            OverflowError: a number is outside the signed 64-bit range.
+        """
+        return int(self.tally(np.array([value], dtype=np.int64), np.array([second], dtype=np.int64))[0][0])
+
+    def tally(self, value: Ints, second: Ints) -> tuple[Ints, Ints]:
+        """For each pair how many players have a strictly better value and second one, and how many have no worse ones."""
+        wanted = self.order.key_of(value), self.order.second_of(second)
+        run = self.run
+        return run.better(*wanted), run.better(*wanted, through=True)
+
+    def counts(self, keys: Sequence[Key]) -> tuple[Ints, Ints]:
+        """For each key how many rows are strictly better by value and second, and how many are strictly ahead by full key.
+
+        Raises:
+            ValueError: a player id cannot be one.
+            OverflowError: a number is outside the signed 64-bit range.
+        """
+        return self.count_columns(keys_in_columns(keys))
+
+    def count_columns(self, keys: Keys) -> tuple[Ints, Ints]:
+        """See `counts`."""
+        wanted = Wanted(self.order.key_of(keys.value), self.order.second_of(keys.second), keys.tie_ms, keys.words)
+        run = self.run
+        return compiled.better(run, wanted.key, wanted.second), compiled.lower_bound(run, wanted)
+
+    def find(self, player_ids: Sequence[str]) -> Found:
+        """The players' rows as columns, one for each id in order."""
+        return self.find_words(words_of(player_ids))
+
+    def find_words(self, words: Words) -> Found:
+        """See `find`."""
+        run = self.run
+        at, rows = compiled.find(run, compiled.find_words(run.players, words))
+        return Found(at, *self._values(rows))
+
+    def sample(self, count: int) -> list[tuple[int, int]]:
+        """Value and second of up to `count` rows at equal distances, best first, the first and the last row among them."""
+        if not self.total:
+            return []
+        rows = self.run.rows_at(np.unique(np.linspace(0, self.total - 1, num=max(2, count)).astype(np.int64)))
+        value, second, *_ = self._values(rows)
+        return list(zip(value.tolist(), second.tolist(), strict=True))
+
+    def _ahead(self, key: Key) -> tuple[int, int]:
+        """How many rows are strictly ahead of a key, and how many (0 or 1) have it."""
+        ahead = int(self.counts((key,))[1][0])
+        return ahead, int(ahead < self.total and self.page(ahead, 1)[0].key == key)
+
+    def _better(self, run: Run, at: Ints, rows: Rows) -> Ints:
         """What counts as better than each row under the board's rule: rows before it, rows of a better value, or better values."""
-        if self._ranking == "unique":
+        if self.order.ranking == "unique":
             return at
-        if self._ranking == "competition":
-            return self._run.better(key)
+        better = compiled.better(run, rows.key, rows.second)
+        if self.order.ranking == "competition":
+            return better
         distinct = self._distinct
         if distinct is None:
-            # Once a view, O(n). Two readers may both do it, with the same result.
-            keys = self._run.keys()
-            first = np.ones(keys.size, dtype=np.bool_)
-            first[1:] = keys[1:] != keys[:-1]
-            self._distinct = distinct = keys[first]
-        return distinct.searchsorted(key)
+            # Once a view, O(n): where each distinct value begins. Two readers may both do it, with the same result.
+            self._distinct = distinct = np.flatnonzero(_firsts(blocks_of(run)))
+        return distinct.searchsorted(better)
 
-    def _rendered(self, at: Ints, better: Ints, rows: Ints) -> list[Placed]:
-        return list(
-            map(
-                Placed,
-                (at + 1).tolist(),
-                (better + 1).tolist(),
-                self._run.players.names(rows[SLOT]).tolist(),
-                keys_of(rows[KEY], self._direction).tolist(),
-                rows[ACHIEVED].tolist(),
-                rows[VERSION].tolist(),
-            )
-        )
+    def _values(self, rows: Rows) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Value, second, tie moment, achieved moment and version of rows."""
+        second = np.zeros_like(rows.key) if rows.second is None else self.order.second_of(rows.second)
+        return self.order.key_of(rows.key), second, rows.tie, rows.tie if rows.achieved is None else rows.achieved, rows.version
+
+    def _rendered(self, at: Ints, better: Ints, rows: Rows, names: Sequence[str]) -> list[Placed]:
+        value, second, tie, achieved, version = (column.tolist() for column in self._values(rows))
+        position, rank = (at + 1).tolist(), (better + 1).tolist()
+        return list(map(placed_of, zip(position, rank, names, value, achieved, version, second, tie, strict=True)))
+
+
+def _firsts(blocks: Iterable[Rows]) -> Ints:
+    """Which rows, put together from blocks in order, are the first of their value and second."""
+    out, last = [np.empty(0, dtype=np.bool_)], None
+    for rows in blocks:
+        if not len(rows):
+            continue
+        columns = [rows.key] if rows.second is None else [rows.key, rows.second]
+        first = np.zeros(len(rows), dtype=np.bool_)
+        for i, column in enumerate(columns):
+            first[1:] |= column[1:] != column[:-1]
+            first[0] |= last is None or column[0] != last[i]
+        last = [column[-1] for column in columns]
+        out.append(first)
+    return np.concatenate(out)

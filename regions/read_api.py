@@ -5,16 +5,13 @@ never changes. Everything else is about the newest generation, or one that inclu
 """
 
 import re
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 
-from actors.messages import Answer, Ask, BoardInfo, Nearby, Question, Rank, Ranks, Top
+from actors.messages import Answer, Ask, BoardInfo, Mode, Nearby, Percentile, Question, Rank, Ranks, Top
 from boards.ids import check_player_id
-from boards.numbers import format_value
 from journal.ports import Position
-from regions.answering import NEWEST, PRIVATE, Edge, Headers, Prepared, Reply, content_hash, prepare
+from regions.answering import Edge, Headers, Prepared, Reply, prepare
 from regions.problems import ProblemError
 from regions.submit_api import check_fields, read_object, read_query
 from regions.tokens import READERS
@@ -24,11 +21,9 @@ TOP_DEFAULT, TOP_MAX = 100, 1000
 WINDOW_DEFAULT, WINDOW_MAX = 5, 100
 #: A longer cursor is none of ours.
 _CURSOR_CHARS = 2048
-#: What is shown of a board's state until seasons exist.
-_STATE = "open"
 
 _generation = re.compile(r"s(0|[1-9][0-9]{0,17})").fullmatch
-_position = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})").fullmatch
+_position = re.compile(r"(?:([a-z0-9-]{1,32}/[0-9]{1,4}):)?(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})").fullmatch
 _count = re.compile(r"0|[1-9][0-9]{0,5}").fullmatch
 
 
@@ -39,7 +34,7 @@ async def top(edge: Edge, request: Request, board_id: str) -> Reply:
     cursor = query.get("cursor")
     if cursor is not None and not (0 < len(cursor) <= _CURSOR_CHARS and cursor.isascii() and cursor.isprintable()):
         raise ProblemError("bad_cursor", "The cursor is not one of this board", field="cursor", allowed="the next or previous of an answer")
-    question = Top(limit=_whole(query, "limit", TOP_DEFAULT, 1, TOP_MAX), cursor=cursor)
+    question = Top(limit=read_limit(query), cursor=cursor)
     return await _answer(edge, request, board, question, query, pinned=cursor is not None)
 
 
@@ -47,16 +42,32 @@ async def player(edge: Edge, request: Request, board_id: str, player_id: str) ->
     """`GET /v1/boards/{board}/players/{player}`."""
     board = edge.readable_board(request, board_id)
     check_player_id(player_id)
-    query = read_query(request, ("view", "window", *_PINS))
+    query = read_query(request, ("view", "window", "mode", *_PINS))
     view = query.get("view", "rank")
-    window = _whole(query, "window", WINDOW_DEFAULT, 0, WINDOW_MAX)
+    window = read_whole(query, "window", WINDOW_DEFAULT, 0, WINDOW_MAX)
+    mode = _mode(query, view)
     if view == "rank":
-        question: Question = Rank(player_id)
+        question: Question = Rank(player_id, mode)
+    elif view == "percentile":
+        question = Percentile(player_id, mode)
     elif view == "nearby":
         question = Nearby(player_id, window)
     else:
-        raise ProblemError("bad_parameter", "There is no such view", field="view", allowed="rank or nearby")
+        raise ProblemError("bad_parameter", "There is no such view", field="view", allowed="rank, percentile or nearby")
     return await _answer(edge, request, board, question, query)
+
+
+def _mode(query: dict[str, str], view: str) -> Mode:
+    """Exact unless the caller asks for less; neighbours are always exact."""
+    mode = query.get("mode", "exact")
+    if mode == "exact":
+        return "exact"
+    if mode == "approximate" and view != "nearby":
+        return "approximate"
+    detail, allowed = "There is no such mode", "exact or approximate"
+    if mode == "approximate":
+        detail, allowed = "Neighbours are exact", "exact, or the views rank and percentile"
+    raise ProblemError("bad_parameter", detail, field="mode", allowed=allowed)
 
 
 async def ranks(edge: Edge, request: Request, board_id: str) -> Reply:
@@ -87,12 +98,17 @@ async def _answer(
     conditional: bool = True,
 ) -> Reply:
     """Ask, and wrap what comes back. `pinned`: the question itself names a generation."""
-    generation, at_least = _pins(query)
+    generation, at_least, at_shard = read_pins(query, board)
     answer = await edge.backend.ask(
         Ask(
-            board_id=board.board_id, question=question, generation=generation, at_least=at_least, wait_ms=edge.limits.wait_ms
+            board_id=board.board_id,
+            question=question,
+            generation=generation,
+            at_least=at_least,
+            at_shard=at_shard,
+            wait_ms=edge.limits.wait_ms,
         )
-    )  # fmt: skip
+    )
     public = board.rules.visibility == "public"
     pinned = (pinned or generation is not None) and conditional
     prepared = prepare(answer, question, public=public, pinned=pinned, region=edge.backend.region)
@@ -103,7 +119,11 @@ async def _answer(
     )
 
 
-def _pins(query: dict[str, str]) -> tuple[int | None, Position | None]:
+def read_pins(query: dict[str, str], board: BoardInfo) -> tuple[int | None, Position | None, str | None]:
+    """Which generation is meant: `generation`, or `at_least` and the shard it is a position of, which only sharded boards need.
+
+    Raises `ProblemError`.
+    """
     generation, at_least = query.get("generation"), query.get("at_least")
     if generation is not None and at_least is not None:
         raise ProblemError("bad_parameter", "Both pin the answer", field="at_least", allowed="only one of generation and at_least")
@@ -111,16 +131,24 @@ def _pins(query: dict[str, str]) -> tuple[int | None, Position | None]:
         match = _generation(generation)
         if match is None:
             raise ProblemError("bad_parameter", "This is no generation", field="generation", allowed="a generation such as s17")
-        return int(match[1]), None
+        return int(match[1]), None, None
     if at_least is not None:
-        match = _position(at_least)
-        if match is None:
-            raise ProblemError("bad_parameter", "This is no position", field="at_least", allowed="<epoch>-<offset>, such as 7-1042")
-        return None, Position(int(match[1]), int(match[2]))
-    return None, None
+        match, lead = _position(at_least), board.layout_in_effect.lead
+        sharded = len(board.layout_in_effect.shards) > 1
+        if match is None or (sharded and match[1] is None):
+            form = f"<shard>:<epoch>-<offset>, such as {lead}:7-1042" if sharded else "<epoch>-<offset>, such as 7-1042"
+            raise ProblemError("bad_parameter", "This is no position of this board", field="at_least", allowed=form)
+        return None, Position(int(match[2]), int(match[3])), match[1]
+    return None, None, None
 
 
-def _whole(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+def read_limit(query: dict[str, str]) -> int:
+    """How many entries are wanted. Raises `ProblemError`."""
+    return read_whole(query, "limit", TOP_DEFAULT, 1, TOP_MAX)
+
+
+def read_whole(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number of the query. Raises `ProblemError`."""
     text = query.get(name)
     if text is None:
         return default
@@ -132,59 +160,6 @@ def _whole(query: dict[str, str], name: str, default: int, low: int, high: int) 
 def _header(request: Request, name: str) -> bytes | None:
     value = request.headers.get(name)
     return None if value is None else value.encode("latin-1")
-
-
-def describe(board: BoardInfo) -> dict[str, Any]:
-    """A board as clients see it."""
-    rules = board.rules
-    return {
-        "board": board.board_id,
-        "policy": rules.policy,
-        "direction": rules.direction,
-        "ties": rules.ties,
-        "ranking": rules.ranking,
-        "decimals": rules.decimals,
-        "visibility": rules.visibility,
-        "state": _STATE,
-        "home": board.home,
-        "shard": board.shard,
-        "total": board.count,
-        "generation": f"s{board.generation}",
-        "incarnation": board.incarnation,
-        "max_value": None if rules.max_value is None else format_value(rules.max_value, rules.decimals),
-        "max_age_ms": rules.max_age_ms,
-        "publish_interval_ms": rules.publish_interval_ms,
-        "retention_ms": rules.retention_ms,
-        "rule_version": rules.rule_version,
-    }
-
-
-async def board(edge: Edge, request: Request, board_id: str) -> Reply:
-    """`GET /v1/boards/{board}`."""
-    info = edge.readable_board(request, board_id)
-    read_query(request, ())
-    return _described(edge, request, describe(info), public=info.rules.visibility == "public")
-
-
-async def boards(edge: Edge, request: Request) -> Reply:
-    """`GET /v1/boards`: the public ones, and those of the token's games."""
-    claims = edge.claims_if_any(request)
-    read_query(request, ())
-    edge.check_boards_known()
-    may = claims is not None and claims.scope in READERS
-    shown = [
-        info
-        for info in sorted(edge.backend.boards(), key=lambda info: info.board_id)
-        if info.rules.visibility == "public" or (may and claims is not None and claims.allows_game(info.board_id.partition(":")[0]))
-    ]
-    return _described(edge, request, {"boards": [describe(info) for info in shown]}, public=claims is None, cors=False)
-
-
-def _described(edge: Edge, request: Request, document: dict[str, Any], *, public: bool, cors: bool = True) -> Reply:
-    body = msgspec.json.encode(document)
-    cache_control = NEWEST if public else PRIVATE
-    prepared = Prepared(body, etag_core=content_hash(body), cache_control=cache_control, cors=public and cors, region=edge.backend.region)
-    return prepared.reply(if_none_match=_header(request, "if-none-match"), accept_encoding=_header(request, "accept-encoding"))
 
 
 class ReadyTop:

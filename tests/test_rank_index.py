@@ -1,4 +1,4 @@
-"""The rank index against a naive sorted list, through every size class and merge, with old views re-read."""
+"""What the rank index answers, with boards small and large; `test_rank_index_machine.py` tries its every inside."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import boards.index as index_module
-import boards.runs as runs_module
 from boards.index import Change, Placed, RankIndex, View
 from boards.model import VALUE_MAX, VALUE_MIN, Direction, Ranking
 
@@ -32,7 +27,7 @@ def ranked(changes: Iterable[Change], direction: Direction, ranking: Ranking) ->
             rank = out[-1].rank
         else:
             rank = position if ranking == "competition" else out[-1].rank + 1
-        out.append(Placed(position, rank, row.player_id, row.value, row.achieved_ms, row.version))
+        out.append(Placed(position, rank, row.player_id, row.value, row.achieved_ms, row.version, row.second, row.tie_ms))
     return out
 
 
@@ -59,96 +54,6 @@ def assert_answers(generation: Generation, direction: Direction, ranking: Rankin
     for value in {VALUE_MIN, VALUE_MAX, 0, *(placed.value for placed in order[:3])}:
         better = sum(row.value > value if direction == "higher" else row.value < value for row in rows.values())
         assert view.better_than(value) == better
-
-
-# Few values, moments and ids that are prefixes of one another, so that ties of every level are the rule.
-values = st.sampled_from([VALUE_MIN, VALUE_MIN + 1, -(2**53) - 1, -1, 0, 1, 2**53, 2**53 + 1, VALUE_MAX - 1, VALUE_MAX])
-moments = st.sampled_from([-(10**15), -1, 0, 1, 2])
-players = st.sampled_from(
-    ["a", "a\u00a0b", "aa", "b", "Z", "é", "日本", "\uffee", "\U0001f600", "x" * 128, "x" * 127 + "y", *map(str, range(30))]
-)
-changes = st.builds(Change, players, values, moments, moments, st.integers(1, 3))
-
-
-class AgainstSortedList(RuleBasedStateMachine):
-    """Size classes are shrunk, so that a few dozen players pass through every kind of merge."""
-
-    @initialize(
-        direction=st.sampled_from(DIRECTIONS),
-        ranking=st.sampled_from(RANKINGS),
-        whole=st.sampled_from([0, 8, 256]),
-        class_rows=st.integers(1, 3),
-        singly=st.sampled_from([0, 24]),
-        spare=st.sampled_from([0, 1024]),
-    )
-    def begin(self, direction: Direction, ranking: Ranking, whole: int, class_rows: int, singly: int, spare: int) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(index_module, "_COPIED_WHOLE", whole)
-        self.patch.setattr(index_module, "_CLASS_ROWS", class_rows)
-        self.patch.setattr(index_module, "_CLASS_FACTOR", 2)
-        self.patch.setattr(runs_module, "_BISECT_SINGLY", singly)
-        self.patch.setattr(runs_module, "_SPARE_SLOTS", spare)
-        self.direction, self.ranking = direction, ranking
-        self.index = RankIndex(direction=direction, ranking=ranking)
-        self.rows: dict[str, Change] = {}
-        self.kept = [Generation(self.index.view, {}, [])]
-
-    def freeze(self, batch: Sequence[Change], removed: Sequence[str] = ()) -> None:
-        view = self.index.freeze(batch, removed)
-        assert view is self.index.view
-        self.rows = {**self.rows, **{change.player_id: change for change in batch}}
-        for player_id in removed:
-            self.rows.pop(player_id, None)
-        self.kept.append(Generation(view, self.rows, ranked(self.rows.values(), self.direction, self.ranking)))
-        if len(self.kept) > 12:
-            del self.kept[1]
-
-    @rule(change=changes)
-    def change_one(self, change: Change) -> None:
-        self.freeze([change])
-
-    @rule(batch=st.lists(changes, max_size=60), removed=st.lists(players, max_size=4))
-    def change_many(self, batch: list[Change], removed: list[str]) -> None:
-        self.freeze(batch, removed)
-
-    @rule(removed=st.lists(players, min_size=1, max_size=20))
-    def remove(self, removed: list[str]) -> None:
-        self.freeze([], removed)
-
-    @precondition(lambda self: self.rows)
-    @rule(data=st.data(), versions=st.integers(0, 1))
-    def write_again(self, data: st.DataObject, versions: int) -> None:
-        row = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
-        before = self.index.view
-        self.freeze([row._replace(version=row.version + versions)])
-        assert (self.index.view is before) == (versions == 0)
-
-    @rule(data=st.data())
-    def bring_back_rows_of_a_kept_view(self, data: st.DataObject) -> None:
-        former = data.draw(st.sampled_from(self.kept)).rows
-        self.freeze([row for player_id, row in former.items() if player_id not in self.rows])
-
-    @rule(data=st.data(), asked=st.lists(players, max_size=40), offset=st.integers(0, 40), span=st.integers(0, 10))
-    def read_any_kept_view(self, data: st.DataObject, asked: list[str], offset: int, span: int) -> None:
-        generation = data.draw(st.sampled_from(self.kept))
-        assert_answers(generation, self.direction, self.ranking, asked, offset, span)
-
-    @invariant()
-    def newest_view_is_in_order(self) -> None:
-        if hasattr(self, "kept"):
-            assert self.kept[-1].view.page(0, 1000) == self.kept[-1].order
-
-    def teardown(self) -> None:
-        if hasattr(self, "kept"):
-            for generation in self.kept:
-                assert_answers(generation, self.direction, self.ranking, sorted(generation.rows), 1, 3)
-            self.patch.undo()
-
-
-AgainstSortedList.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-TestIndexAgainstSortedList = AgainstSortedList.TestCase
 
 
 def scores(**values: int) -> list[Change]:

@@ -5,19 +5,33 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 import pytest
+from sharded_boards import BOARD, SHARDS, Board, Journals
 
 import actors.replica
-from actors.messages import Answer, Ask, BadCursor, GenerationGone, NotServing, NotVisibleYet, Question, Rank, Top, UnknownBoard
+from actors.messages import (
+    Answer,
+    Ask,
+    BadCursor,
+    BadParameter,
+    GenerationGone,
+    NotServing,
+    NotVisibleYet,
+    Question,
+    Rank,
+    Top,
+    UnknownBoard,
+)
 from actors.ports import ReplicaSpec
 from actors.replica import ReplicaActor
 from boards import checksum
 from boards.model import Outcome, Row
 from boards.policies import make_rules
+from boards.slicing import slice_of
 from journal.memory import MemoryJournal, MemoryLog
 from journal.ports import Accepted, Position, Seal
-from journal.records import BoardCreated, EpochStarted, Published, Record, Scored, seal_entry
+from journal.records import BoardCreated, BoardRemoved, EpochStarted, Published, Record, Scored, seal_entry
 
-SHARD, BOARD = "eu-west/0", "arena-clash:solo:S7:global"
+SHARD, OTHER = "eu-west/0", "arena-clash:duo:S7:global"
 RETENTION_MS = 120_000
 ATTEMPT = "a1"
 
@@ -72,8 +86,7 @@ class Region:
         """Commit records and the next generation in one entry, and wait until the replica has it."""
         self.generation += 1
         position = await self.write(*records, Published(0, self.generation, 0, self.checksum + wrong, len(self.rows)))
-        if not wrong:
-            await self.has(position.offset)
+        await self.has(position.offset)
         return position
 
     async def has(self, offset: int) -> None:
@@ -191,20 +204,120 @@ def test_an_event_that_changed_no_row_needs_no_generation_of_its_own(tell: Calla
     tell(story)
 
 
-def test_nothing_is_served_from_a_fold_that_differs_from_what_the_authority_published(tell: Callable[[Story], None]) -> None:
+def test_nothing_is_served_of_a_board_whose_fold_differs_from_what_the_authority_published_and_others_go_on(
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A generation does not fit its rows. 2. Its board is refused, with an alarm; another in the same shard is not.
+    3. The next one fits: folded anew beside the others, the board is back, and what did not fit was never shown."""
+
     async def story(region: Region) -> None:
+        await region.write(BoardCreated(1, OTHER, make_rules("best_score"), "inc2", "op", 0))
         await region.publish(await region.score("ann", 1))
-        await region.publish(await region.score("ann", 2), wrong=1)
-        async with asyncio.timeout(5):
-            while region.replica.shards[SHARD].serving:
-                await asyncio.sleep(0)
+        wrong = await region.publish(await region.score("ann", 2), wrong=1)
+        await region.has(wrong.offset)
         fold = region.replica.shards[SHARD]
-        assert (fold.rebuilds, "checksum" in fold.alarm) == (1, True)
+        assert (fold.rebuilds, fold.serving, "checksum" in fold.alarm) == (0, True, True)
         with pytest.raises((NotServing, UnknownBoard)) as refused:
             await region.ask()
         assert refused.type is NotServing
+        assert (await region.replica.ask(Ask(board_id=OTHER, question=Top()))).generation == 0
+        await region.publish(await region.score("ann", 3))
+        async with asyncio.timeout(20):
+            while fold.alarm:
+                await asyncio.sleep(0)
+        assert (await region.ask()).generation == 3
+        with pytest.raises(GenerationGone):
+            await region.ask(generation=2)
+
+    monkeypatch.setattr(actors.replica, "MEND_MIN_S", 0.0)
+    tell(story)
+
+
+def test_news_tell_what_changed_and_what_is_gone_and_each_once(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        first = await region.replica.news(0)
+        assert [(info.board_id, info.generation, info.count) for info in first.boards] == [(BOARD, 1, 1)]
+        assert (first.removed, first.serving, first.owners) == ([], True, {SHARD: (1, "eu-west")})
+        position = await region.write(BoardCreated(1, OTHER, make_rules("best_score"), "inc2", "op", 0))
+        await region.has(position.offset)
+        second = await region.replica.news(first.seq)
+        assert [(info.board_id, top.board_id) for info, top in zip(second.boards, second.tops, strict=True)] == [(OTHER, OTHER)]
+        position = await region.write(BoardRemoved(1, "op", 0))
+        await region.has(position.offset)
+        third = await region.replica.news(second.seq)
+        assert (third.boards, third.removed) == ([], [OTHER])
+        assert (await region.replica.news(0)).removed == [OTHER]
+        with pytest.raises(UnknownBoard):
+            await region.replica.ask(Ask(board_id=OTHER, question=Top()))
+        position = await region.write(BoardCreated(2, OTHER, make_rules("best_score"), "inc3", "op", 0))
+        await region.has(position.offset)
+        fourth = await region.replica.news(third.seq)
+        assert ([info.incarnation for info in fourth.boards], fourth.removed) == (["inc3"], [])
 
     tell(story)
+
+
+def test_a_board_made_again_answers_no_cursor_of_the_one_before(tell: Callable[[Story], None]) -> None:
+    """Its old cursor is refused at once, also one of a generation that the new life has not come to yet."""
+
+    async def story(region: Region) -> None:
+        for _ in range(2):
+            await region.publish(*[await region.score(f"p{n}", n) for n in range(4)])
+        cursor = body(await region.ask(Top(limit=2)))["next"]
+        assert isinstance(cursor, str)
+        rules = make_rules("best_score", visibility="public", retention_ms=RETENTION_MS)
+        position = await region.write(BoardRemoved(0, "op", 0), BoardCreated(1, BOARD, rules, "inc2", "op", 1))
+        await region.has(position.offset)
+        with pytest.raises(BadCursor):
+            await region.ask(Top(cursor=cursor), wait_ms=5000)
+        assert (await region.ask()).incarnation == "inc2"
+
+    tell(story)
+
+
+def test_a_position_names_its_shard_where_there_are_several() -> None:
+    """1. A board over two shards. 2. A write in one: its position is waited for in that shard. 3. One of no shard, or of a foreign one, is
+    refused with what is allowed."""
+
+    async def story() -> None:
+        journals = Journals(SHARDS[:2])
+        board = Board(journals, SHARDS[:2])
+        spec = ReplicaSpec(region="ap-south", shards=dict.fromkeys(SHARDS[:2], "eu-west"), store_url="", cursor_key=b"k" * 32)
+        replica = ReplicaActor(spec, journals={shard: MemoryJournal(MemoryLog(shard, "ap-south")) for shard in SHARDS[:2]})
+
+        async def fold() -> None:
+            for shard, entries in journals.entries.items():
+                at = replica.shards[shard].applied.offset
+                told = replica.fold.apply(shard, entries[at:], committed=len(entries), now_ms=0, wall_ms=0)
+                replica.fold.caught_up(shard, now_ms=0, wall_ms=0)
+                await replica._tell(told)
+
+        board.put("ann", 1)
+        board.publish()
+        await fold()
+        put = board.put("ann", 2)
+        at = board.slices[slice_of("ann", 2)].shard
+        ask = Ask(board_id=BOARD, question=Rank("ann"), at_least=put, at_shard=at, wait_ms=5000)
+        with pytest.raises(NotVisibleYet):
+            await replica.ask(msgspec.structs.replace(ask, wait_ms=0))
+        waiting = asyncio.ensure_future(replica.ask(ask))
+        await asyncio.sleep(0)
+        await fold()
+        assert not waiting.done()
+        board.publish()
+        await fold()
+        assert body(await waiting)["generation"] == "s2"
+        for shard in (None, "eu-west/3"):
+            with pytest.raises(BadParameter) as refused:
+                await replica.ask(msgspec.structs.replace(ask, at_shard=shard))
+            assert refused.value.code == "bad_parameter"
+            assert refused.value.fields["field"] == "at_least"
+            assert all(shard in refused.value.fields["allowed"] for shard in SHARDS[:2])
+        status = replica.status()[SHARDS[0]]["boards"][BOARD]
+        assert (status["generation"], status["waiting"], list(status["slices"])) == (2, [], list(SHARDS[:2]))
+
+    asyncio.run(story())
 
 
 def test_a_question_that_waits_while_the_shard_is_folded_anew_is_answered_from_the_new_fold(tell: Callable[[Story], None]) -> None:
