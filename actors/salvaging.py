@@ -18,7 +18,7 @@ import msgspec
 
 from actors.messages import BoardExists, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.ports import Links, ShardSpec
-from boards.model import BoardRules, Submission
+from boards.model import BoardRules, Layout, Submission
 from boards.numbers import format_value
 from failover import salvage
 from failover.salvage import Count, Finding, Known, OrphanBoard, OrphanEvent, Orphans, Place
@@ -46,7 +46,7 @@ class Authority(Protocol):
         """See `actors.shard.ShardActor`."""
         ...
 
-    async def create_board(self, board_id: str, rules: BoardRules, subject: str) -> tuple[BoardState, bool]:
+    async def create_board(self, board_id: str, rules: BoardRules, subject: str, layout: Layout | None = None) -> tuple[BoardState, bool]:
         """See `actors.shard.ShardActor`."""
         ...
 
@@ -287,9 +287,16 @@ class Salvaging:
         """Create it, or find it there; an offset from which on the lineage has it (1: it had it before)."""
         subject = board.subject if board.subject.startswith(salvage.SALVAGED) else salvage.SALVAGED + board.subject
         try:
-            await self._here.create_board(board.board_id, board.rules, subject)
+            await self._here.create_board(board.board_id, board.rules, subject, board.layout)
         except NoAuthority as refusal:
-            order = {"do": "create_board", "board": board.board_id, "rules": msgspec.to_builtins(board.rules), "asked_by": subject}
+            layout = {"number": board.layout.number, "shards": list(board.layout.shards)} if board.layout is not None else None
+            order = {
+                "do": "create_board",
+                "board": board.board_id,
+                "rules": msgspec.to_builtins(board.rules),
+                "layout": layout,
+                "asked_by": subject,
+            }
             await self._order(self._elsewhere(refusal), order)
         return 1
 

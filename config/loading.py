@@ -88,7 +88,7 @@ def _explain(errors: list[ErrorDetails]) -> ConfigError:
     if kind == "extra_forbidden":
         known = _fields_at(keys[:-1])
         return ConfigError(f"is no known key{suggest(str(keys[-1]), known)}; allowed are {listed(known, last='and')}", path=path)
-    if kind in {"not_yet", "redis_url"}:
+    if kind in {"not_yet", "redis_url", "shards", "friends_url", "absolute_path"}:
         return ConfigError(error["msg"], path=path)
     allowed, words = _allowed(_annotation_at(keys))
     if kind == "missing":
@@ -106,6 +106,8 @@ def _annotation_at(keys: Sequence[str | int]) -> Any:
         kind = _plain(here)
         if get_origin(kind) is dict:
             here = get_args(kind)[1]
+        elif get_origin(kind) is tuple:
+            here = get_args(kind)[0]
         else:
             field: FieldInfo = kind.model_fields[str(key)]
             here = Annotated[field.annotation, field]

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from boards.errors import InvalidInput
 from boards.ids import check_board_id
-from boards.model import BoardRules, Direction, Policy, Ranking, Ties, Visibility
+from boards.model import BoardRules, Direction, Layout, Policy, Ranking, Ties, Visibility
 from boards.policies import make_rules
+from config import placing
 
 LOOPBACK = "127.0.0.1"
 #: Hosts that all mean "this machine" when two addresses are compared.
@@ -104,6 +105,18 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9.:_-]{1,253}$", description="a 
 Port = Annotated[int, Field(ge=1, le=65535, description="a whole number from 1 to 65535")]
 Ack = Literal["quorum", "local"]
 OnRegionLoss = Literal["hold", "promote"]
+Kind = Literal["pooled", "dedicated"]
+
+
+def _wish(raw: Any) -> int | tuple[str, ...]:
+    try:
+        return placing.read_wish(raw)
+    except InvalidInput as error:
+        raise PydanticCustomError("shards", "must be {allowed}", {"allowed": error.allowed}) from error
+
+
+#: How many shards a board is spread over, or which.
+Wish = Annotated[int | tuple[str, ...], PlainValidator(_wish)]
 
 
 class _Section(BaseModel):
@@ -136,25 +149,59 @@ class LinkConfig(_Section):
     port: Port
 
 
+class GatewayConfig(_Section):
+    """Where a further gateway of a region listens; no `host` means the region's own."""
+
+    host: Host | None = None
+    port: Port
+
+
+class HeadConfig(_Section):
+    """Where nodes on other machines find the head of the region's Ray cluster: an IP address of its machine, and a port there."""
+
+    host: Host
+    port: Port
+
+
 class RegionConfig(_Section):
-    """One region; `host` and `port` are its gateway's."""
+    """One region; `host` and `port` are its first gateway's, which is also the one that has the link address."""
 
     host: Host = LOOPBACK
     port: Port
     store: StoreConfig = Field(description="a mapping with either `port` or `url`")
     link: LinkConfig = Field(description="a mapping with `host` and `port`")
+    replicas: int = Field(1, ge=1, le=16, description="a whole number from 1 to 16")
+    extra_gateways: tuple[GatewayConfig, ...] = Field(
+        (), max_length=15, strict=False, description="a list of up to 15 mappings with `port`, and `host` if it is not the region's"
+    )
+    nodes: int = Field(1, ge=1, le=16, description="a whole number from 1 to 16")
+    #: None: all nodes are started on one machine.
+    head: HeadConfig | None = Field(None, description="a mapping with `host` and `port`")
+
+    @property
+    def gateways(self) -> list[tuple[str, int]]:
+        """(host, port) of each gateway, the first one's first."""
+        return [(self.host, self.port), *((extra.host or self.host, extra.port) for extra in self.extra_gateways)]
 
 
 class ShardConfig(_Section):
-    """A pooled shard. `home` decides at genesis only; afterwards the journal says who owns it."""
+    """One journal and its owner. `home` decides at genesis only; afterwards the journal says who owns it."""
 
     home: Name
     ack: Ack = Field("quorum", description="`quorum` or `local`")
     on_region_loss: OnRegionLoss = Field("hold", description="`hold` or `promote`")
+    #: A dedicated shard takes those boards alone that name it.
+    kind: Kind = Field("pooled", description="`pooled` or `dedicated`")
+
+
+class SecondaryConfig(_Section):
+    """The second column, which decides between equal values."""
+
+    direction: Direction
 
 
 class BoardConfig(_Section):
-    """A board that exists from genesis on. What is None is decided by the policy, or by the only shard's home.
+    """A board that exists from genesis on. What is None is decided by the policy, or by the shards that there are.
 
     `boards.policies.make_rules` checks what the values may be and whether they fit together; here are their types.
     """
@@ -167,6 +214,8 @@ class BoardConfig(_Section):
     max_value: int | None = Field(None, description="a whole number, in units of the last decimal")
     max_age_ms: int | None = Field(None, description="a whole number of milliseconds")
     home: Name | None = Field(None, description="the name of a region")
+    shards: Wish | None = None
+    secondary: SecondaryConfig | None = None
     visibility: Visibility = "private"
     publish_interval_ms: int = Field(250, ge=50, le=1000, description="a whole number from 50 to 1000")
     retention_ms: int = Field(120_000, description="a whole number of at least 120000")
@@ -184,7 +233,50 @@ class BoardConfig(_Section):
             visibility=self.visibility,
             publish_interval_ms=self.publish_interval_ms,
             retention_ms=self.retention_ms,
+            secondary=self.secondary.direction if self.secondary else None,
         )
+
+
+def _friends_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        path = parts.path + "?" + parts.query
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and "{player}" in path
+        good = good and not set("{} \t\r\n") & set(url.replace("{game}", "").replace("{player}", ""))
+        good = good and "{" not in parts.netloc and not parts.fragment
+    except ValueError:
+        good = False
+    if not good:
+        # The text may hold a password, so the message does not repeat it.
+        raise PydanticCustomError("friends_url", "must be an address such as `http://host/friends/{game}/{player}`, with `{player}` in it")
+    return url
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise PydanticCustomError("absolute_path", "must be the absolute path of a JSON file")
+    return path
+
+
+class FriendsConfig(_Section):
+    """Who a player's friends are: a service that is asked, or a file of this machine, read again when it has changed."""
+
+    static: Annotated[str, AfterValidator(_absolute)] | None = Field(None, description="the absolute path of a JSON file")
+    url: Annotated[str, AfterValidator(_friends_url)] | None = Field(
+        None, repr=False, description="an address such as `http://host/friends/{game}/{player}`, with `{player}` in it"
+    )
+    timeout_ms: int = Field(300, ge=10, le=10_000, description="a whole number from 10 to 10000")
+    cache_ms: int = Field(2000, ge=0, le=60_000, description="a whole number from 0 to 60000")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.static is None) == (self.url is None):
+            raise ConfigError("must have either `url`, for a service, or `static`, for a file, not both or neither", path="friends")
+        for name in ("timeout_ms", "cache_ms"):
+            # The default is let pass: a configuration that was written out holds it.
+            if self.static is not None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError("is for a service with a `url` only", path=join_path("friends", name))
+        return self
 
 
 class Limits(_Section):
@@ -222,6 +314,7 @@ class ClusterConfig(_Section):
     boards: dict[BoardId, BoardConfig] = Field({}, description="a mapping of board ids to their rules")
     limits: Limits = Field(Limits(), description="a mapping of limits")
     timing: Timing = Field(Timing(), description="a mapping of durations")
+    friends: FriendsConfig | None = Field(None, description="a mapping with either `url` or `static`")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -237,22 +330,17 @@ class ClusterConfig(_Section):
         return self
 
     def _check_shards(self) -> None:
-        homes: dict[str, str] = {}
         for name, shard in self.shards.items():
             if shard.home not in self.regions:
                 raise ConfigError(_no_region(shard.home, self.regions), path=join_path("shards", name, "home"))
             if name.rpartition("/")[0] != shard.home:
                 problem = f"must begin with its home, as in `{shard.home}/0`"
                 raise ConfigError(problem, path=join_path("shards", name))
-            if shard.home in homes:
-                problem = f"is a second shard at home in `{shard.home}` beside `{homes[shard.home]}`, which is not available yet"
-                raise ConfigError(problem, path=join_path("shards", name))
-            homes[shard.home] = name
 
     def _check_boards(self) -> None:
-        homes = [shard.home for shard in self.shards.values()]
+        homes = placing.homes(self.places)
         for board_id, board in self.boards.items():
-            if board.home is None and len(homes) > 1:
+            if board.home is None and len(homes) > 1 and not isinstance(board.shards, tuple):
                 raise ConfigError(
                     f"is missing; it must be {listed(homes)}, the homes of the shards", path=join_path("boards", board_id, "home")
                 )
@@ -263,9 +351,17 @@ class ClusterConfig(_Section):
                 )
                 raise ConfigError(problem, path=join_path("boards", board_id, "home"))
             try:
-                board.rules()
+                rules = board.rules()
+                placing.check_spread(rules, len(self.layout_of(board_id).shards))
             except InvalidInput as error:
                 raise ConfigError(f"must be {error.allowed}", path=join_path("boards", board_id, error.field)) from error
+
+    @property
+    def places(self) -> dict[str, placing.Place]:
+        """What decides which boards a shard may hold, in the order of the file."""
+        return {
+            name: placing.Place(shard.home, shard.ack, shard.on_region_loss, shard.kind == "pooled") for name, shard in self.shards.items()
+        }
 
     @property
     def regions_named(self) -> tuple[tuple[str, RegionConfig], ...]:
@@ -277,23 +373,28 @@ class ClusterConfig(_Section):
         """How many regions make a majority."""
         return len(self.regions) // 2 + 1
 
-    def shard_for_home(self, home: str | None = None) -> str:
-        """Name of the shard at home in `home`, or of the only shard. Raises `ConfigError` when there is none."""
-        found = [name for name, shard in self.shards.items() if home is None or shard.home == home]
-        if len(found) != 1:
-            homes = listed(shard.home for shard in self.shards.values())
-            raise ConfigError(
-                f"has no shard at home in `{home}`; homes are {homes}" if home else f"must be named: one of {homes}", path="home"
-            )
-        return found[0]
-
     def board_rules(self, board_id: str) -> BoardRules:
         """Rules of a board of this file. Raises `ConfigError` when the file has no such board."""
         return self._board(board_id).rules()
 
+    def layout_of(self, board_id: str) -> Layout:
+        """Where a board of this file is created: with how many slices, and on which shards. Later it may move."""
+        board, places = self._board(board_id), self.places
+        try:
+            if isinstance(board.shards, tuple):
+                names = placing.by_name(places, board.shards)
+                home = places[names[0]].home
+                if board.home not in (None, home):
+                    raise InvalidInput(code="bad_rule", field="shards", allowed=f"shards at home in {board.home}; {names[0]} is not")
+            else:
+                names = placing.by_count(places, board.home or placing.homes(places)[0], board.shards or 1)
+        except InvalidInput as error:
+            raise ConfigError(f"must be {error.allowed}", path=join_path("boards", board_id, error.field)) from error
+        return Layout(1, names)
+
     def board_home(self, board_id: str) -> str:
         """Region that should own the board when all is well."""
-        return self.shards[self.shard_for_home(self._board(board_id).home)].home
+        return self.shards[self.layout_of(board_id).lead].home
 
     def _board(self, board_id: str) -> BoardConfig:
         if board_id not in self.boards:
@@ -315,13 +416,17 @@ class ClusterConfig(_Section):
         return self.model_copy(update={"regions": {name: self.regions[name] for name in names}})
 
     def relocate(self, ports: Iterator[int]) -> "ClusterConfig":
-        """This cluster on other ports: takes gateway, store (if embedded) and link of each region in turn, in the order of the file."""
+        """This cluster on other ports: takes gateway, store (if embedded), link, further gateways and head of each region in turn,
+        in the order of the file."""
         moved = {}
         for name, region in self.regions.items():
             gateway = next(ports)
             store = region.store.model_copy(update={"port": next(ports)}) if region.store.embedded else region.store
             link = region.link.model_copy(update={"port": next(ports)})
-            moved[name] = region.model_copy(update={"port": gateway, "store": store, "link": link})
+            extra = tuple(each.model_copy(update={"port": next(ports)}) for each in region.extra_gateways)
+            head = region.head.model_copy(update={"port": next(ports)}) if region.head else None
+            update = {"port": gateway, "store": store, "link": link, "extra_gateways": extra, "head": head}
+            moved[name] = region.model_copy(update=update)
         _check_addresses(moved)
         return self.model_copy(update={"regions": moved})
 
@@ -346,6 +451,8 @@ def _check_addresses(regions: dict[str, RegionConfig]) -> None:
         if region.link.host in _WILDCARDS:
             path = join_path("regions", name, "link", "host")
             raise ConfigError(f"must be an address where other regions reach this one, not `{region.link.host}`", path=path)
+        if region.head is not None:
+            _check_head(name, region, region.head)
         if region.store.url is not None:
             parts = urlsplit(region.store.url)
             store_at, store_path = (parts.hostname or LOOPBACK, parts.port or 6379), join_path("regions", name, "store", "url")
@@ -355,7 +462,23 @@ def _check_addresses(regions: dict[str, RegionConfig]) -> None:
             (region.host, region.port, join_path("regions", name, "port")),
             (*store_at, store_path),
             (region.link.host, region.link.port, join_path("regions", name, "link", "port")),
+            *((*at, join_path("regions", name, "extra_gateways", i, "port")) for i, at in enumerate(region.gateways[1:])),
+            *([(region.head.host, region.head.port, join_path("regions", name, "head", "port"))] if region.head else []),
         ):
             other = taken.setdefault((_machine(host), port), path)
             if other != path:
                 raise ConfigError(f"must be an address of its own: {host}:{port} is already `{other}`", path=path)
+
+
+def _check_head(name: str, region: RegionConfig, head: HeadConfig) -> None:
+    """Actors on another machine must reach the head and the store, and would each take the machine's own loopback for them."""
+    path = join_path("regions", name, "head")
+    if region.nodes == 1:
+        raise ConfigError("is for nodes on other machines, so `nodes` must be 2 or more", path=path)
+    if _machine(head.host) == LOOPBACK:
+        raise ConfigError(
+            f"must be an address that other machines reach, not `{head.host}`", path=join_path("regions", name, "head", "host")
+        )
+    if region.store.embedded or _machine(urlsplit(region.store.redis_url).hostname or LOOPBACK) == LOOPBACK:
+        problem = "must be a `url` that other machines reach, since the region has a `head` for nodes elsewhere"
+        raise ConfigError(problem, path=join_path("regions", name, "store"))

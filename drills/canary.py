@@ -60,9 +60,9 @@ class Canary:
 
     async def open(self, region: str, home: str) -> None:
         """Create the boards where they are missing; return when every region shows them. Raises `NoAnswer` when one does not in time."""
-        await self._cluster.create_board(region, self.totals_board, "cumulative", home)
+        await self._cluster.create_board(region, self.totals_board, "cumulative", home, self._shard)
         if self._traffic.corrections:
-            await self._cluster.create_board(region, self.scores_board, "best_score", home)
+            await self._cluster.create_board(region, self.scores_board, "best_score", home, self._shard)
         try:
             async with asyncio.timeout(SHOWN_S):
                 for board in (self.totals_board, self.scores_board)[: 1 + self._traffic.corrections]:

@@ -83,9 +83,10 @@ class HttpCluster:
             return []
         return [str(line) for line in body.get("missing") or ["it does not say why"]]
 
-    async def create_board(self, region: str, board: str, policy: str, home: str) -> None:
+    async def create_board(self, region: str, board: str, policy: str, home: str, shard: str) -> None:
         """See the port."""
-        await self._ask(region, "POST", "/v1/admin/boards", timeout_s=WRITE_S, json={"board": board, "policy": policy, "home": home})
+        wanted = {"board": board, "policy": policy, "home": home, "shards": [shard]}
+        await self._ask(region, "POST", "/v1/admin/boards", timeout_s=WRITE_S, json=wanted)
 
     async def submit(self, region: str, board: str, events: Sequence[Event]) -> list[Outcome]:
         """See the port."""

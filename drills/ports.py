@@ -105,8 +105,8 @@ class Cluster(Protocol):
         """What the region misses to serve; [] when it is ready."""
         ...
 
-    async def create_board(self, region: str, board: str, policy: str, home: str) -> None:
-        """Through `region`; it is no error if the board is there with these rules."""
+    async def create_board(self, region: str, board: str, policy: str, home: str, shard: str) -> None:
+        """In that shard, through `region`; it is no error if the board is there with these rules."""
         ...
 
     async def submit(self, region: str, board: str, events: Sequence[Event]) -> list[Outcome]:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from boards.model import BoardRules, Outcome, Submission
+from boards.model import BoardRules, Layout, Outcome, Submission
 from journal.ports import OrphanBatch
 from journal.records import BoardCreated, EpochStarted, Record, Scored, open_entry
 
@@ -77,6 +77,8 @@ class OrphanBoard(msgspec.Struct, frozen=True, gc=False):
     subject: str
     there: bool
     obstacle: str
+    #: Where its slices were to live; None: all of it here.
+    layout: Layout | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, gc=False):
@@ -120,20 +122,20 @@ def sort_out(batches: Iterable[OrphanBatch], boards: Mapping[int, Known]) -> Orp
     created = _Created(placed, boards)
     found = Orphans([], [], {})
     for place, record in placed:
-        if isinstance(record, BoardCreated):
+        if isinstance(record, BoardCreated) and record.slice == 0 and not record.importing:
             there = created.by_id.get(record.board_id)
             same = there is not None and there.rules == record.rules
             obstacle = "" if same or there is None else "board_exists"
-            found.boards.append(OrphanBoard(place, record.board_id, record.rules, record.created_by, same, obstacle))
+            found.boards.append(OrphanBoard(place, record.board_id, record.rules, record.created_by, same, obstacle, record.layout))
         elif isinstance(record, Scored):
             board, obstacle = created.meant(place, record)
             event = Submission(
-                record.event_id, record.player_id, record.amount, record.achieved_ms, record.submitted_ms, record.fingerprint
+                record.event_id, record.player_id, record.amount, record.achieved_ms, record.submitted_ms, record.fingerprint, record.second
             )
             decimals = board.rules.decimals if board is not None else 0
             board_id = board.board_id if board is not None else ""
             found.events.append(OrphanEvent(place, board_id, decimals, event, record.subject, obstacle))
-        else:
+        else:  # also slices that a lead made here or copies into: it does so again
             at = (place.epoch, place.offset)
             found.dropped[at] = found.dropped.get(at, 0) + 1
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from laurel.async_client import AsyncLaurelClient
+    from laurel.board_calls import BoardPage, Relocation
     from laurel.client import LaurelClient
     from laurel.errors import (
         BadRequest,
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownBoard,
     )
+    from laurel.friends import FriendsBoard
     from laurel.models import Board, Entry, Event, EventResult, Page, Places, PlayerPlace, SubmitReply, Value
 
 _HOMES = {
     "laurel.async_client": ("AsyncLaurelClient",),
+    "laurel.board_calls": ("BoardPage", "Relocation"),
     "laurel.client": ("LaurelClient",),
     "laurel.errors": (
         "BadRequest",
@@ -48,6 +51,7 @@ _HOMES = {
         "Unavailable",
         "UnknownBoard",
     ),
+    "laurel.friends": ("FriendsBoard",),
     "laurel.models": ("Board", "Entry", "Event", "EventResult", "Page", "Places", "PlayerPlace", "SubmitReply", "Value"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -56,11 +60,13 @@ __all__ = [
     "AsyncLaurelClient",
     "BadRequest",
     "Board",
+    "BoardPage",
     "Conflict",
     "Entry",
     "Event",
     "EventResult",
     "Forbidden",
+    "FriendsBoard",
     "GenerationGone",
     "LaurelClient",
     "LaurelError",
@@ -73,6 +79,7 @@ __all__ = [
     "PlayerPlace",
     "RateLimited",
     "Refused",
+    "Relocation",
     "SubmitReply",
     "TooLarge",
     "Unauthorized",

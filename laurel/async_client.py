@@ -11,7 +11,9 @@ from typing import Any, Self, TypeVar
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception_type
 
-from laurel import models, orphan_calls
+from laurel import board_calls, friends, models, operator_calls, orphan_calls
+from laurel.board_calls import BoardPage, Relocation, Shards
+from laurel.friends import FriendsBoard
 from laurel.models import Among, AtLeast, Board, Call, Event, EventLike, EventResult, Number, Page, Places, PlayerPlace, SubmitReply
 from laurel.transport import PROBE_TIMEOUT_S, PROBES, Again, Attempts, Directory, Policy, Region, direct_mounts, headers_of
 
@@ -85,19 +87,37 @@ class AsyncLaurelClient:
         event_id: str | None = None,
         achieved_at: datetime | str | None = None,
         submitted_at: datetime | str | None = None,
+        secondary: int | str | None = None,
         region: str | None = None,
     ) -> EventResult:
         """As `submit`, for one event."""
-        event = Event(player_id=player_id, value=value, delta=delta, event_id=event_id, achieved_at=achieved_at, submitted_at=submitted_at)
+        event = Event(
+            player_id=player_id,
+            value=value,
+            delta=delta,
+            event_id=event_id,
+            achieved_at=achieved_at,
+            submitted_at=submitted_at,
+            secondary=secondary,
+        )
         return (await self.submit(board, event, region=region)).results[0]
 
     async def boards(self, *, region: str | None = None) -> tuple[Board, ...]:
-        """All boards that the region knows."""
-        return await self._run(models.boards(region=region))
+        """All boards that the region knows and the token may read, in the order of their ids."""
+        page = await self.list_boards(region=region)
+        found = list(page.boards)
+        while page.next is not None:
+            page = await self.list_boards(cursor=page.next, region=region)
+            found += page.boards
+        return tuple(found)
+
+    async def list_boards(self, limit: int | None = None, cursor: str | None = None, *, region: str | None = None) -> BoardPage:
+        """One page of that list, of at most 1000; `cursor` is `next` of the page before."""
+        return await self._run(board_calls.page(limit, cursor, region=region))
 
     async def board(self, board: str, *, region: str | None = None) -> Board:
         """One board; UnknownBoard if there is none."""
-        return await self._run(models.board(board, region=region))
+        return await self._run(board_calls.board(board, region=region))
 
     async def top(
         self,
@@ -138,12 +158,31 @@ class AsyncLaurelClient:
         board: str,
         player_id: str,
         *,
+        approximate: bool = False,
         generation: str | None = None,
         at_least: AtLeast | None = None,
         region: str | None = None,
     ) -> PlayerPlace:
-        """The player's place; NotRanked without an active row."""
-        return await self._run(models.place(board, player_id, "rank", None, generation, at_least, region=region))
+        """The player's place; NotRanked without an active row.
+
+        `approximate`: an estimate, labelled as such: `exact` is False, and `error_bound` says by how many positions it may be off.
+        """
+        mode = "approximate" if approximate else None
+        return await self._run(models.place(board, player_id, "rank", None, generation, at_least, mode=mode, region=region))
+
+    async def percentile(
+        self,
+        board: str,
+        player_id: str,
+        *,
+        approximate: bool = False,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        region: str | None = None,
+    ) -> PlayerPlace:
+        """What share of the players the player's rank is at or better than, in `percentile` of the answer; otherwise as `rank`."""
+        mode = "approximate" if approximate else None
+        return await self._run(models.place(board, player_id, "percentile", None, generation, at_least, mode=mode, region=region))
 
     async def nearby(
         self,
@@ -171,20 +210,60 @@ class AsyncLaurelClient:
         """Places of up to 1000 players, on the board or among the listed only."""
         return await self._run(models.ranks(board, players, among, generation, at_least, region=region))
 
+    async def friends(
+        self,
+        board: str,
+        player_id: str,
+        limit: int = 100,
+        *,
+        generation: str | None = None,
+        at_least: AtLeast | None = None,
+        region: str | None = None,
+    ) -> FriendsBoard:
+        """The first 1 to 1000 of the player and the player's friends, ranked among themselves; empty if none of them is on the board.
+
+        Raises:
+            Forbidden: the token is bound to another player.
+            NotFound: with code `friends_not_configured`, the cluster has no friends service.
+            Unavailable: with code `friends_unavailable` or `friends_invalid`, the friends service fails; there is no part of a board.
+        """
+        return await self._run(friends.board(board, player_id, limit, generation, at_least, region=region))
+
     async def status(self, *, region: str | None = None) -> dict[str, Any]:
         """What a region knows of itself, its shards and the others. Scope operator."""
-        return await self._run(models.status(region=region))
+        return await self._run(operator_calls.status(region=region))
 
     async def health(self, *, region: str | None = None) -> dict[str, Any]:
         """Whether a region is alive; needs no token."""
-        return await self._run(models.health(region=region))
+        return await self._run(operator_calls.health(region=region))
 
     async def create_board(self, board: str, *, policy: str, **rules: Any) -> Board:
-        """Create a board, or find it there with the same rules; Conflict if its rules differ. Scope operator.
+        """Create a board, or find it there with the same rules; Conflict if it is there with others, or elsewhere. Scope operator.
 
         `rules`: direction, ties, ranking, decimals, home, visibility, publish_interval_ms, max_value; the server has defaults.
+        `shards`: over how many it is spread, or their names. `secondary`: the direction of its second column.
         """
-        return await self._run(models.create_board(board, {"policy": policy, **rules}))
+        return await self._run(board_calls.create(board, {"policy": policy, **rules}))
+
+    async def remove_board(self, board: str) -> dict[str, Any]:
+        """Remove a board for good, in all regions: rows, event identities, generations. Scope operator.
+
+        Raises:
+            OutcomeUnknown: it may be gone, and is not tried again by itself. Look at `boards()`.
+        """
+        return await self._run(board_calls.remove(board))
+
+    async def relocate(self, board: str, shards: Shards) -> Relocation:
+        """Begin to move a board to so many shards, or to those named, or go on with that move; see `relocation`. Scope operator."""
+        return await self._run(board_calls.relocate(board, shards))
+
+    async def relocation(self, board: str, *, region: str | None = None) -> Relocation:
+        """How far a board's move is. Scope operator."""
+        return await self._run(board_calls.relocation(board, region=region))
+
+    async def abort_relocation(self, board: str) -> Relocation:
+        """Give a board's move up: it stays where it is. Scope operator."""
+        return await self._run(board_calls.abort_relocation(board))
 
     async def failover(
         self,
@@ -196,15 +275,18 @@ class AsyncLaurelClient:
         expect_epoch: int | None = None,
         timeout_s: float = 30.0,
     ) -> dict[str, Any]:
-        """Move a shard (`eu-west/0`), a board with its shard, or all shards of `from_region` to another region. Scope operator.
+        """Move a shard (`eu-west/0`), all shards of a board, or all of `from_region` to another region. Scope operator.
 
-        Returns `{"moved": [{shard, boards, epoch, owner, cause, duration_ms}]}`. `force` is for an owner that does not answer.
+        Returns `{"moved": [{shard, boards, epoch, owner, cause, duration_ms}], "failed": [{shard, code, detail}]}`: of several shards,
+        some may move while others stay. `force` is for an owner that does not answer.
 
         Raises:
             OutcomeUnknown: it may have begun, and is not repeated. Look at `status()`.
         """
         return await self._run(
-            models.failover(shard_or_board, to=to, force=force, from_region=from_region, expect_epoch=expect_epoch, timeout_s=timeout_s)
+            operator_calls.failover(
+                shard_or_board, to=to, force=force, from_region=from_region, expect_epoch=expect_epoch, timeout_s=timeout_s
+            )
         )
 
     async def readmit(self, region: str, *, timeout_s: float = 60.0) -> dict[str, Any]:
@@ -213,7 +295,7 @@ class AsyncLaurelClient:
         Raises:
             OutcomeUnknown: it may have begun, and is not repeated. Look at `status()`.
         """
-        return await self._run(models.readmit(region, timeout_s))
+        return await self._run(operator_calls.readmit(region, timeout_s))
 
     async def set_link(
         self,
@@ -226,7 +308,7 @@ class AsyncLaurelClient:
         for_ms: int | None = None,
     ) -> dict[str, Any]:
         """Fault switch for drills: `drop`, `delay` or `clear` what `region` sends to `peer` (`out`), takes from it (`in`), or both."""
-        return await self._run(models.set_link(region, peer, direction, mode, delay_ms, for_ms))
+        return await self._run(operator_calls.set_link(region, peer, direction, mode, delay_ms, for_ms))
 
     async def orphans(self, *, region: str, shard: str | None = None, limit: int = 1000) -> dict[str, Any]:
         """What a region keeps of deposed authorities' entries, by shard: counts, and the first `limit` orphans. Scope operator."""

@@ -18,7 +18,7 @@ from laurel import showing
 
 if TYPE_CHECKING:
     from laurel.client import LaurelClient
-    from laurel.models import EventResult
+    from laurel.models import Board, EventResult
 
 Url = Annotated[str | None, typer.Option("--url", envvar="LAUREL_URL", help="Base URLs of regions, comma separated; NAME=URL names one.")]
 Token = Annotated[str | None, typer.Option("--token", envvar="LAUREL_TOKEN", help="Token, or @FILE.", show_envvar=True)]
@@ -26,7 +26,9 @@ DataDir = Annotated[Path, typer.Option("--data-dir", help="Where `laurel up` kee
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 InRegion = Annotated[str | None, typer.Option("--region", help="Ask this region alone.")]
 Generation = Annotated[str | None, typer.Option("--generation", help="Read this generation, such as s17.")]
-AtLeast = Annotated[str | None, typer.Option("--at-least", help="Read a generation that includes this position, such as 7-1042.")]
+AtLeast = Annotated[
+    str | None, typer.Option("--at-least", help="Read a generation that includes this position, such as 7-1042, or eu-west/1:7-1042.")
+]
 BoardId = Annotated[str, typer.Argument(metavar="BOARD", help="game:mode:season:scope")]
 Player = Annotated[str, typer.Argument(metavar="PLAYER")]
 
@@ -86,7 +88,8 @@ def client_for(url: str | None, token: str | None, data_dir: Path, roles: Sequen
     return connect(regions, token, **options)
 
 
-def _check_region(client: "LaurelClient", region: str | None) -> None:
+def check_region(client: "LaurelClient", region: str | None) -> None:
+    """Raises CommandError unless the client knows the region."""
     if region is not None and region not in client.regions:
         raise CommandError(f"region {region!r} is none of {', '.join(client.regions)}", exit_code=2)
 
@@ -105,7 +108,7 @@ def top(
 ) -> None:
     """Show the first places of a board."""
     with client_for(url, token, data_dir, READER) as client:
-        _check_region(client, region)
+        check_region(client, region)
         page = client.top(board, limit, cursor, generation, at_least, region=region)
     if as_json:
         showing.print_json(showing.dump(page))
@@ -118,6 +121,7 @@ def top(
 def rank(
     board: BoardId,
     player: Player,
+    approximate: Annotated[bool, typer.Option("--approximate", help="An estimate, with how far it may be off.")] = False,
     generation: Generation = None,
     at_least: AtLeast = None,
     region: InRegion = None,
@@ -128,8 +132,8 @@ def rank(
 ) -> None:
     """Show a player's place."""
     with client_for(url, token, data_dir, READER) as client:
-        _check_region(client, region)
-        place = client.rank(board, player, generation=generation, at_least=at_least, region=region)
+        check_region(client, region)
+        place = client.rank(board, player, approximate=approximate, generation=generation, at_least=at_least, region=region)
     if as_json:
         showing.print_json(showing.dump(place))
     else:
@@ -150,7 +154,7 @@ def nearby(
 ) -> None:
     """Show a player's place and those around it."""
     with client_for(url, token, data_dir, READER) as client:
-        _check_region(client, region)
+        check_region(client, region)
         place = client.nearby(board, player, window, generation=generation, at_least=at_least, region=region)
     if as_json:
         showing.print_json(showing.dump(place))
@@ -165,7 +169,7 @@ def status(region: InRegion = None, url: Url = None, token: Token = None, data_d
     answers: dict[str, Any] = {}
     failed: dict[str, LaurelError] = {}
     with client_for(url, token, data_dir, OPERATOR, max_attempts=2, total_timeout_s=5.0, timeout_s=3.0) as client:
-        _check_region(client, region)
+        check_region(client, region)
         for name in sorted(client.regions) if region is None else [region]:
             try:
                 answers[name] = client.status(region=name)
@@ -188,6 +192,7 @@ def submit(
     value: Annotated[str | None, typer.Argument(metavar="VALUE", help="A decimal number.")] = None,
     delta: Annotated[bool, typer.Option("--delta", help="VALUE is added; for cumulative boards.")] = False,
     event_id: Annotated[str | None, typer.Option("--event-id", help="Made up if missing; the same id counts once.")] = None,
+    secondary: Annotated[int | None, typer.Option("--secondary", help="Second column, a whole number, on boards that have one.")] = None,
     achieved_at: Annotated[str | None, typer.Option("--achieved-at", help="RFC 3339 with an offset; now if missing.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="JSON lines, one event each, with its event_id.")] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, max=1000, help="Events a request, with --file.")] = FILE_BATCH,
@@ -199,11 +204,11 @@ def submit(
 ) -> None:
     """Submit an event, or the events of a file."""
     if file is not None:
-        if player is not None or event_id or achieved_at or delta:
+        if player is not None or event_id or achieved_at or delta or secondary is not None:
             raise CommandError("with --file the events say everything: leave out PLAYER, VALUE and the options of one event", exit_code=2)
         count = sum(1 for _ in _events(file))
         with client_for(url, token, data_dir, WRITER) as client:
-            _check_region(client, region)
+            check_region(client, region)
             _submit_file(client, board, file, count, batch, region, as_json)
         return
     if player is None or value is None:
@@ -211,9 +216,9 @@ def submit(
     if not _NUMBER.fullmatch(value):
         raise CommandError(f"VALUE {value!r} is no decimal number: give one such as 9700, 12.5 or -3", exit_code=2)
     with client_for(url, token, data_dir, WRITER) as client:
-        _check_region(client, region)
+        check_region(client, region)
         amount = {"delta" if delta else "value": value}
-        result = client.submit_one(board, player, event_id=event_id, achieved_at=achieved_at, region=region, **amount)
+        result = client.submit_one(board, player, event_id=event_id, achieved_at=achieved_at, secondary=secondary, region=region, **amount)
     if as_json:
         showing.print_json(showing.dump(result))
     elif result.recorded:
@@ -262,14 +267,15 @@ def _submit_file(client: "LaurelClient", board: str, path: Path, count: int, siz
 
     outcomes: dict[str, int] = {}
     refused: list[EventResult] = []
-    position: str | None = None
+    positions: dict[str, str] = {}
     failure: LaurelError | None = None
     with _progress(count, hidden=as_json) as advance:
         events = _events(path)
         for batch in iter(lambda: list(islice(events, size)), []):
             try:
                 reply = client.submit(board, batch, region=region)
-                results, position = reply.results, reply.position or position
+                results = reply.results
+                positions.update(reply.positions)
             except LaurelError as exc:
                 failure, results = exc, exc.results if isinstance(exc, OutcomeUnknown) else ()
             for result in results:
@@ -279,7 +285,9 @@ def _submit_file(client: "LaurelClient", board: str, path: Path, count: int, siz
                 break
             advance(len(batch))
     done = sum(outcomes.values()) - outcomes.get("unknown", 0) - len(refused)
-    summary = {"file": str(path), "board": board, "events": count, "recorded": done, "outcomes": outcomes, "position": position}
+    summary = {"file": str(path), "board": board, "events": count, "recorded": done, "outcomes": outcomes}
+    summary["position"] = next(iter(positions.values())) if len(positions) == 1 else None
+    summary["positions"] = positions
     if as_json:
         showing.print_json({**summary, "refused": [showing.dump(result) for result in refused]})
     else:
@@ -305,62 +313,6 @@ def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def board_list(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
-    """List the boards."""
-    with client_for(url, token, data_dir, READER) as client:
-        _check_region(client, region)
-        boards = client.boards(region=region)
-    if as_json:
-        showing.print_json({"boards": [showing.dump(board) for board in boards]})
-        return
-    table = showing.table("board", "policy", "ranking", "home", "shard", "total", "generation")
-    for board in boards:
-        showing.add_row(table, board.board, board.policy, board.ranking, board.home, board.shard, board.total, board.generation)
-    showing.show(table)
-
-
-def board_show(
-    board: BoardId, region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False
-) -> None:
-    """Show a board's rules and state."""
-    with client_for(url, token, data_dir, READER) as client:
-        _check_region(client, region)
-        found = client.board(board, region=region)
-    _show_board(found, as_json)
-
-
-def _show_board(board: Any, as_json: bool) -> None:
-    if as_json:
-        showing.print_json(showing.dump(board))
-        return
-    for name, item in showing.dump(board).items():
-        print(f"{name:20} {item}")
-
-
-def board_create(
-    board: BoardId,
-    policy: Annotated[str, typer.Option(help="best_score, fastest_time, cumulative or latest.")],
-    direction: Annotated[str | None, typer.Option(help="higher or lower; on `latest` boards.")] = None,
-    ties: Annotated[str | None, typer.Option(help="achieved_at, submitted_at or player_id.")] = None,
-    ranking: Annotated[str | None, typer.Option(help="unique, competition or dense.")] = None,
-    decimals: Annotated[int | None, typer.Option(help="Fraction digits of a value.")] = None,
-    home: Annotated[str | None, typer.Option(help="Region that should own it.")] = None,
-    visibility: Annotated[str | None, typer.Option(help="public or private.")] = None,
-    publish_interval_ms: Annotated[int | None, typer.Option()] = None,
-    max_value: Annotated[str | None, typer.Option(help="Greatest value of a `fastest_time` board.")] = None,
-    url: Url = None,
-    token: Token = None,
-    data_dir: DataDir = DATA_DIR,
-    as_json: Json = False,
-) -> None:
-    """Create a board; the same board with the same rules may be created again."""
-    with client_for(url, token, data_dir, OPERATOR) as client:
-        limits = {"decimals": decimals, "max_value": max_value, "publish_interval_ms": publish_interval_ms}
-        rules = {"policy": policy, "direction": direction, "ties": ties, "ranking": ranking, "home": home, "visibility": visibility}
-        made = client.create_board(board, **{**rules, **limits})  # type: ignore[arg-type]  # policy is text
-    _show_board(made, as_json)
-
-
 def failover(
     what: Annotated[str | None, typer.Argument(metavar="SHARD|BOARD", help="A shard such as eu-west/0, or a board.")] = None,
     to: Annotated[str, typer.Option("--to", help="The new owner.")] = "",
@@ -372,7 +324,7 @@ def failover(
     data_dir: DataDir = DATA_DIR,
     as_json: Json = False,
 ) -> None:
-    """Move a shard to another region, and with it all boards it carries."""
+    """Move a shard, or all shards of a board, to another region, and with them all boards they carry."""
     if not to or (what is None) == (from_region is None):
         raise CommandError("say what to move and where: SHARD|BOARD --to REGION, or --from REGION --to REGION", exit_code=2)
     if as_json and not yes:
@@ -382,17 +334,24 @@ def failover(
             plan = _plan(client, what, from_region)
             typer.confirm(f"{'Force' if force else 'Move'} {plan} to {to}?", abort=True, err=True)
         answer = client.failover(what, to=to, force=force, from_region=from_region)
-    moved = answer.get("moved") or []
+    moved, failed = answer.get("moved") or [], answer.get("failed") or []
     if as_json:
         showing.print_json(answer)
     else:
         table = showing.table("shard", "owner", "epoch", "ms", "moved along")
         for move in moved:
-            boards = ", ".join(move.get("boards") or ())
-            showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), boards)
+            showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), _named(move.get("boards") or ()))
         showing.show(table)
+    if failed:
+        stayed = "; ".join(f"{part.get('shard')}: {part.get('detail')}" for part in failed)
+        raise CommandError(f"{len(moved)} of {len(moved) + len(failed)} shards have moved, these have not: {stayed}")
     if not moved:
         raise CommandError("nothing was moved: see `laurel status` for who owns what")
+
+
+def _named(boards: Sequence[str], most: int = 8) -> str:
+    """The boards for people: a pool may hold thousands."""
+    return ", ".join(boards[:most]) + (f" and {len(boards) - most} more" if len(boards) > most else "")
 
 
 def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> str:
@@ -403,9 +362,13 @@ def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> 
         if not shards:
             raise CommandError(f"region {from_region} owns no shard: see `laurel status`")
     else:
-        shards = [next((board.shard for board in boards if board.board == what and board.shard), what)]
-    carried = {shard: [board.board for board in boards if board.shard == shard] for shard in shards}
-    return "; ".join(f"{shard} with {', '.join(names) or 'no boards'}" for shard, names in carried.items())
+        shards = next((_shards_of(board) for board in boards if board.board == what and board.shard), [what])
+    carried = {shard: [board.board for board in boards if shard in _shards_of(board)] for shard in shards}
+    return "; ".join(f"{shard} with {_named(names) or 'no boards'}" for shard, names in carried.items())
+
+
+def _shards_of(board: "Board") -> list[str]:
+    return list(board.shards or ()) or ([board.shard] if board.shard else [])
 
 
 def add_client_commands(app: typer.Typer) -> None:
@@ -415,9 +378,4 @@ def add_client_commands(app: typer.Typer) -> None:
     app.command()(top)
     app.command()(rank)
     app.command()(nearby)
-    board = typer.Typer(no_args_is_help=True, help="Create, list and show boards.")
-    board.command("create")(board_create)
-    board.command("list")(board_list)
-    board.command("show")(board_show)
-    app.add_typer(board, name="board")
     app.command()(failover)

@@ -17,7 +17,9 @@ except ImportError:
     print(f"The `laurel` command needs typer and rich: {SERVER_HINT}.", file=sys.stderr)
     raise SystemExit(2) from None
 
-from laurel.commands import CommandError, add_client_commands  # noqa: E402  # it needs typer too
+from laurel.board_commands import add_board_commands  # noqa: E402  # it needs typer too
+from laurel.commands import CommandError, add_client_commands  # noqa: E402
+from laurel.friends_command import add_friends_command  # noqa: E402
 from laurel.orphan_commands import add_orphan_commands  # noqa: E402
 
 ENTRY_POINT_GROUP = "laurel.commands"
@@ -166,7 +168,9 @@ def _laurel(
 
 
 add_client_commands(app)
+add_board_commands(app)
 add_orphan_commands(app)
+add_friends_command(app)
 
 
 def main() -> None:

@@ -77,6 +77,8 @@ class Event:
     event_id: str | None = None
     achieved_at: datetime | str | None = None
     submitted_at: datetime | str | None = None
+    #: The second column, a whole number, on boards that have one.
+    secondary: int | str | None = None
 
 
 EventLike = Event | Mapping[str, Any]
@@ -92,7 +94,7 @@ def write_event(event: EventLike, new_id: str) -> dict[str, Any]:
     for name in ("event_id", "player_id"):
         if name in body and not isinstance(body[name], str):
             raise TypeError(f"{name} must be text, not {type(body[name]).__name__}")
-    for name in ("value", "delta", "points"):
+    for name in ("value", "delta", "secondary", "points"):
         if name in body:
             body[name] = write_number(body[name], name)
     for name in ("achieved_at", "submitted_at"):
@@ -118,13 +120,19 @@ class EventResult(_Answer):
     offset: int | None = None
     acked: str | None = None
     visible_by: str | None = None
+    at_least: str | None = None
     code: str | None = None
     field: str | None = None
     allowed: str | None = None
 
     @property
     def position(self) -> str | None:
-        """Place of the acknowledgement in the shard's journal, `7-1042`; pass the result as `at_least` to read your write."""
+        """Place of the acknowledgement: `7-1042` in the board's journal, `eu-west/1:7-1042` where it has several.
+
+        Pass the result as `at_least` to read your write.
+        """
+        if self.at_least is not None:
+            return self.at_least
         return None if self.epoch is None or self.offset is None else f"{self.epoch}-{self.offset}"
 
     @property
@@ -160,18 +168,34 @@ class SubmitReply(_Answer):
 
     @property
     def position(self) -> str | None:
-        """The greatest position of the results; a generation that includes it includes all of them."""
-        places = [(r.epoch, r.offset) for r in self.results if r.epoch is not None and r.offset is not None]
-        return "{}-{}".format(*max(places)) if places else None
+        """The greatest position of the results; a generation that includes it includes all of them.
+
+        None where no result has one, and where they are of several shards: then `positions` has them.
+        """
+        found = list(self.positions.values())
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def positions(self) -> dict[str, str]:
+        """The greatest position of each shard that decided something."""
+        last: dict[str, EventResult] = {}
+        for result in self.results:
+            if result.epoch is not None and result.offset is not None:
+                shard = result.shard or ""
+                if shard not in last or (last[shard].epoch, last[shard].offset) < (result.epoch, result.offset):
+                    last[shard] = result
+        return {shard: result.position or "" for shard, result in last.items()}
 
 
 class Entry(_Answer):
-    """A player's place in one generation. `position` is unique, `rank` follows the board's ranking rule."""
+    """A player's place in one generation. `position` is unique, None in an estimate; `rank` follows the board's ranking rule."""
 
-    position: int
+    position: int | None = None
     rank: int
     player_id: str
     value: Value
+    #: The second column, on boards that have one.
+    secondary: Value | None = None
     achieved_at: datetime | None = None
     version: int | None = None
 
@@ -204,9 +228,14 @@ class Page(Envelope):
 
 
 class PlayerPlace(Envelope):
-    """One player's place (`rank`), or the entries around it (`nearby`)."""
+    """One player's place (`rank`, `percentile`), or the entries around it (`nearby`)."""
 
     player_id: str
+    #: `approximate` where that was asked for; then places may be off by `error_bound` positions either way.
+    mode: str | None = None
+    error_bound: int | None = None
+    #: Of the players, what share the player's rank is at or better than, in percent.
+    percentile: Value | None = None
 
     @property
     def entry(self) -> Entry:
@@ -236,7 +265,14 @@ class Board(_Answer):
     visibility: str | None = None
     state: str | None = None
     home: str | None = None
+    #: The shard that leads, and all of them in the order of the slices.
     shard: str | None = None
+    slices: int | None = None
+    shards: tuple[str, ...] | None = None
+    layout: int | None = None
+    #: `{number, shards}` of the layout that it is on its way to.
+    moving_to: dict[str, Any] | None = None
+    secondary: dict[str, str] | None = None
     total: int | None = None
     generation: str | None = None
     incarnation: str | None = None
@@ -247,8 +283,10 @@ AtLeast = str | EventResult | SubmitReply
 
 
 def at_least_text(at_least: AtLeast) -> str:
-    """`7-1042`, from whatever names a position."""
+    """`7-1042`, or `eu-west/1:7-1042`, from whatever names a position."""
     text = at_least if isinstance(at_least, str) else at_least.position
+    if text is None and isinstance(at_least, SubmitReply) and len(at_least.positions) > 1:
+        raise ValueError("this reply is of several shards: pass the result of the event that you want to see, or one of `positions`")
     if text is None:
         raise ValueError("this result has no position to wait for: the event was not recorded")
     return text
@@ -294,7 +332,7 @@ class SubmitCall(Call[SubmitReply]):
     """A submission. Results that are known stay; only events without one are sent again."""
 
     def __init__(self, board: str, events: Sequence[EventLike], *, only: str | None) -> None:
-        super().__init__(method="POST", path=_board_path(board) + "/events", decode=self._reply, params={}, effect="by_identity", only=only)
+        super().__init__(method="POST", path=board_path(board) + "/events", decode=self._reply, params={}, effect="by_identity", only=only)
         self._board = board
         self._events = [write_event(event, uuid4().hex) for event in events]
         self._results: list[EventResult | None] = [None] * len(self._events)
@@ -362,7 +400,7 @@ def submit(board: str, events: EventLike | Sequence[EventLike], *, region: str |
     return SubmitCall(board, [events] if isinstance(events, (Event, Mapping)) else list(events), only=region)
 
 
-def _segment(text: str, name: str) -> str:
+def path_segment(text: str, name: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{name} must be text, not {type(text).__name__}")
     if text in ("", ".", "..") or "/" in text or any(category(char) in ("Cc", "Cs") for char in text):
@@ -375,11 +413,11 @@ def _segment(text: str, name: str) -> str:
     return quote(text, safe=":")
 
 
-def _board_path(board: str) -> str:
-    return f"/v1/boards/{_segment(board, 'board')}"
+def board_path(board: str) -> str:
+    return f"/v1/boards/{path_segment(board, 'board')}"
 
 
-def _read_params(generation: str | None, at_least: AtLeast | None, **others: object) -> dict[str, str]:
+def read_params(generation: str | None, at_least: AtLeast | None, **others: object) -> dict[str, str]:
     params = {name: str(value) for name, value in others.items() if value is not None}
     if generation is not None:
         params["generation"] = generation
@@ -391,7 +429,7 @@ def _read_params(generation: str | None, at_least: AtLeast | None, **others: obj
 E = TypeVar("E", bound=Envelope)
 
 
-def _envelope(kind: type[E], **defaults: Any) -> Callable[[Any, Mapping[str, str]], E]:
+def read_envelope(kind: type[E], **defaults: Any) -> Callable[[Any, Mapping[str, str]], E]:
     def decode(document: Any, headers: Mapping[str, str]) -> E:
         age = headers.get("x-laurel-age-ms", "")
         age_ms = int(age) if age.isascii() and age.isdigit() else None
@@ -408,17 +446,25 @@ def _object(document: Any, headers: Mapping[str, str]) -> dict[str, Any]:
 
 def top(board: str, limit: int, cursor: str | None, generation: str | None, at_least: AtLeast | None, *, region: str | None) -> Call[Page]:
     """A page."""
-    params = _read_params(generation, at_least, limit=limit, cursor=cursor)
-    return Call(method="GET", path=_board_path(board) + "/top", params=params, decode=_envelope(Page), only=region)
+    params = read_params(generation, at_least, limit=limit, cursor=cursor)
+    return Call(method="GET", path=board_path(board) + "/top", params=params, decode=read_envelope(Page), only=region)
 
 
 def place(
-    board: str, player_id: str, view: str, window: int | None, generation: str | None, at_least: AtLeast | None, *, region: str | None
+    board: str,
+    player_id: str,
+    view: str,
+    window: int | None,
+    generation: str | None,
+    at_least: AtLeast | None,
+    *,
+    mode: str | None = None,
+    region: str | None,
 ) -> Call[PlayerPlace]:
-    """A player's `rank` or `nearby` view."""
-    path = f"{_board_path(board)}/players/{_segment(player_id, 'player_id')}"
-    params = _read_params(generation, at_least, view=view, window=window)
-    return Call(method="GET", path=path, params=params, decode=_envelope(PlayerPlace, player_id=player_id), only=region)
+    """A player's `rank`, `percentile` or `nearby` view."""
+    path = f"{board_path(board)}/players/{path_segment(player_id, 'player_id')}"
+    params = read_params(generation, at_least, view=view, window=window, mode=mode)
+    return Call(method="GET", path=path, params=params, decode=read_envelope(PlayerPlace, player_id=player_id), only=region)
 
 
 def ranks(
@@ -426,72 +472,5 @@ def ranks(
 ) -> Call[Places]:
     """Places of many players."""
     body = {"players": list(players), "among": among}
-    params = _read_params(generation, at_least)
-    return Call(method="POST", path=_board_path(board) + "/ranks", params=params, body=body, decode=_envelope(Places), only=region)
-
-
-def boards(*, region: str | None) -> Call[tuple[Board, ...]]:
-    """All boards."""
-
-    def decode(document: Any, headers: Mapping[str, str]) -> tuple[Board, ...]:
-        return tuple(Board.model_validate(board) for board in _object(document, headers).get("boards", ()))
-
-    return Call(method="GET", path="/v1/boards", params={}, decode=decode, only=region)
-
-
-def _board(document: Any, headers: Mapping[str, str]) -> Board:
-    return Board.model_validate(document)
-
-
-def board(board_id: str, *, region: str | None) -> Call[Board]:
-    """One board."""
-    return Call(method="GET", path=_board_path(board_id), params={}, decode=_board, only=region)
-
-
-def create_board(board_id: str, rules: Mapping[str, Any]) -> Call[Board]:
-    """The same board with the same rules may be created again."""
-    body = {"board": board_id, **{name: item for name, item in rules.items() if item is not None}}
-    if "max_value" in body:
-        body["max_value"] = write_number(body["max_value"], "max_value")
-    return Call(method="POST", path="/v1/admin/boards", params={}, body=body, decode=_board, effect="by_identity")
-
-
-def status(*, region: str | None) -> Call[dict[str, Any]]:
-    """A region's view of the cluster."""
-    return Call(method="GET", path="/v1/status", params={}, decode=_object, only=region)
-
-
-def health(*, region: str | None) -> Call[dict[str, Any]]:
-    """Liveness of a region."""
-    return Call(method="GET", path="/healthz", params={}, decode=_object, only=region)
-
-
-def failover(
-    what: str | None, *, to: str, force: bool, from_region: str | None, expect_epoch: int | None, timeout_s: float
-) -> Call[dict[str, Any]]:
-    """Move authority. Not repeated by itself once it may have begun."""
-    if (what is None) == (from_region is None):
-        raise ValueError("name either a shard or board, or from_region")
-    body: dict[str, Any] = {"to": to, "force": force}
-    if what is None:
-        body["from"] = from_region
-    else:
-        body["shard" if "/" in what else "board"] = what
-    if expect_epoch is not None:
-        body["expect_epoch"] = expect_epoch
-    return Call(
-        method="POST", path="/v1/admin/failover", params={}, body=body, decode=_object, effect="once", first=to, timeout_s=timeout_s
-    )
-
-
-def readmit(region: str, timeout_s: float) -> Call[dict[str, Any]]:
-    """Readmission. Not repeated by itself once it may have begun."""
-    path = f"/v1/admin/regions/{_segment(region, 'region')}/readmit"
-    return Call(method="POST", path=path, params={}, decode=_object, effect="once", timeout_s=timeout_s)
-
-
-def set_link(region: str, peer: str, direction: str, mode: str, delay_ms: int | None, for_ms: int | None) -> Call[dict[str, Any]]:
-    """Sets the fault switch of one region's link; the same setting may be sent again."""
-    body = {"peer": peer, "direction": direction, "mode": mode, "delay_ms": delay_ms, "for_ms": for_ms}
-    body = {name: item for name, item in body.items() if item is not None}
-    return Call(method="POST", path="/v1/admin/links", params={}, body=body, decode=_object, effect="by_identity", only=region)
+    params = read_params(generation, at_least)
+    return Call(method="POST", path=board_path(board) + "/ranks", params=params, body=body, decode=read_envelope(Places), only=region)

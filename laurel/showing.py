@@ -34,7 +34,7 @@ def table(*columns: str) -> "Table":
     return made
 
 
-_NUMBERS = "position rank value version epoch committed tail lag heard_ms boards generations total ms restarts"
+_NUMBERS = "position rank value secondary version epoch committed tail lag heard_ms boards generations total ms restarts"
 _RIGHT = frozenset(_NUMBERS.split())
 
 
@@ -59,12 +59,17 @@ def show_entries(answer: "Envelope", *, mark: str | None = None) -> None:
     """A page or a player's place; the row of `mark` is pointed at."""
     from laurel.models import show_value
 
-    shown = table("position", "rank", "player", "value", "achieved at")
+    two_columns = any(entry.secondary is not None for entry in answer.entries)
+    shown = table("position", "rank", "player", "value", *(["secondary"] if two_columns else []), "achieved at")
     for entry in answer.entries:
         at = "" if entry.achieved_at is None else entry.achieved_at.isoformat(timespec="milliseconds")
         name = f"{entry.player_id}  <" if entry.player_id == mark else entry.player_id
-        add_row(shown, entry.position, entry.rank, name, show_value(entry.value), at)
+        second = [show_value(entry.secondary) if entry.secondary is not None else None] if two_columns else []
+        add_row(shown, entry.position, entry.rank, name, show_value(entry.value), *second, at)
     show(shown)
+    if not answer.exact:
+        bound = getattr(answer, "error_bound", None)
+        print("approximate: " + ("its error is not known" if bound is None else f"places may be off by {bound} either way"))
     age = "" if answer.age_ms is None else f", {answer.age_ms} ms old"
     print(f"{answer.board}: generation {answer.generation} of {answer.total} players, from {answer.region or 'a region'}{age}")
 

@@ -13,13 +13,14 @@ import msgspec
 
 from actors.messages import Answer, Ask, BoardInfo, SubmitResult
 from boards.model import BoardRules, Submission
+from regions.board_orders import Wish
 
 
 class FailoverRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Move authority to region `to`: of one shard, of a board's shard, or of all shards that `from_region` owns.
+    """Move authority to region `to`: of one shard, of all shards of a board, or of all that `from_region` owns.
 
     Exactly one of `shard`, `board` and `from_region` is set. `force` deposes an authority that does not answer;
-    `expect_epoch` refuses when the shard is in another epoch by now.
+    `expect_epoch`, of one shard only, refuses when that is in another epoch by now.
     """
 
     to: str
@@ -82,9 +83,10 @@ class Backend(Protocol):
         ...
 
     async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
-        """Have the board's authority decide these events; one result each, in order, all of them acknowledged by a quorum.
+        """Have the authorities of the board's shards decide these events; one result each, in order, all of them acknowledged.
 
-        A result may be `Outcome.UNKNOWN`. Raises `NoAuthority`; indefinite means that all are unknown.
+        A result may be `Outcome.UNKNOWN`; with a `code`, nothing was appended for it. Raises `NoAuthority` where there is no result
+        at all; indefinite means that all are unknown.
         """
         ...
 
@@ -107,12 +109,39 @@ class Backend(Protocol):
         """Whether this region can serve, and what is missing if not."""
         ...
 
-    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
-        """Make the board known in all regions; (info, True) if it was created, (info, False) if it was there with the same rules."""
+    async def create_board(
+        self, board_id: str, rules: BoardRules, home: str | None, shards: Wish | None, *, subject: str
+    ) -> tuple[BoardInfo, bool]:
+        """Make the board known in all regions; (info, True) if it was created, (info, False) if it was there with the same rules.
+
+        `shards`: how many, or which; None: one, chosen by the id. Raises `InvalidInput` for a place that cannot be.
+        """
+        ...
+
+    async def remove_board(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        """Remove the board everywhere; `board`, `incarnation` and `removed`, once this region no longer shows that life of it."""
+        ...
+
+    async def relocate(self, board_id: str, shards: Wish, *, subject: str) -> dict[str, Any]:
+        """Begin to move the board to so many shards, or to these; `moving`, and `layout`: the one it goes to. Idempotent.
+
+        Raises `InvalidInput`, and what the lead refuses it with (`relocation_refused`).
+        """
+        ...
+
+    async def relocation(self, board_id: str) -> dict[str, Any]:
+        """How far a move is: `moving`, `layout` (in effect here), `to`, and the lead's `phase` and `slices`."""
+        ...
+
+    async def abort_relocation(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        """Give a move up; the board stays where it is."""
         ...
 
     async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
-        """Move authority; the answer names each shard moved, its new epoch and owner, and the boards that went along."""
+        """Move authority; `moved` names each shard, its new epoch and owner, and the boards that went along; `failed` what stayed, and why.
+
+        Raises where nothing was moved.
+        """
         ...
 
     async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:

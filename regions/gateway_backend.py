@@ -13,13 +13,16 @@ from redis.exceptions import RedisError
 from actors.clocks import wall_ms
 from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotServing, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from actors.remote import LocalHandles
+from boards.errors import InvalidInput
 from boards.model import BoardRules, Submission
 from boards.times import format_time
 from regions.backend import FailoverRequest, LinkRequest
+from regions.board_orders import BoardOrders, UnknownRegion, Wish
 from regions.faults import Fault, Faults
 from regions.links import HttpLinks, NotSent
 from regions.process_specs import GatewaySpec
-from regions.routing import HOLD_S, Directory, ShardRoute
+from regions.routing import HOLD_S, OF_THE_BOARD, Directory, ShardRoute
+from regions.spreading import BoardWrites
 
 log = logging.getLogger("laurel.gateway")
 
@@ -27,12 +30,8 @@ TOP_READY = 100
 STATUS_S = 0.3
 #: An authority that was not heard for so long is away, for the word that a refused write gets.
 AWAY_MS = 1000
-
-
-class UnknownRegion(Unanswered):
-    """No region of that name."""
-
-    code = "unknown_region"
+#: Shards that one order moves at the same time.
+MOVES = 4
 
 
 class UnknownShard(Unanswered):
@@ -76,9 +75,11 @@ class GatewayBackend:
         self._shard_status: dict[str, dict[str, Any]] = {}
         self._replica_status: dict[str, Any] = {}
         call_s = spec.ack_timeout_ms / 1000 + 2
-        self._routes = {
+        routes = {
             s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s, on_hold=self._on_hold) for s in spec.shards
         }
+        self._writes = BoardWrites(routes, self._boards.get, self._hear_news)
+        self._board_orders = BoardOrders(spec.places, self._boards, self._hear_news, self._order_owner)
 
     @property
     def region(self) -> str:
@@ -95,27 +96,49 @@ class GatewayBackend:
     async def follow_replica(self) -> None:
         """Hold the replica's news: boards, newest first pages, owners."""
         since = 0
+        #: Boards told since it was last asked for everything, and whether that is over.
+        told: set[str] = set()
+        complete = False
         while True:
             try:
                 news = await self._handles.news(since)
             except TimeoutError:
-                since, self._serving = 0, False
+                since, self._serving, told, complete = 0, False, set(), False
                 await asyncio.sleep(0.1)
                 continue
             if news.seq < since:  # of a replica that began anew: what it told before that may be missing below
-                since = 0
+                since, told, complete = 0, set(), False
                 continue
             since = news.seq
+            for board_id in news.removed:
+                self._forget(board_id)
             for board in news.boards:
                 self._boards[board.board_id] = board
             for top in news.tops:
                 self._tops[top.board_id] = top
+            if not complete:
+                told.difference_update(news.removed)
+                told.update(board.board_id for board in news.boards)
+            if news.serving and not complete:  # all boards are told: what is not among them was removed while nobody listened
+                for board_id in self._boards.keys() - told:
+                    self._forget(board_id)
+                complete = True
             for shard, (epoch, owner) in news.owners.items():
                 self._directory.learn(shard, epoch, owner)
             self._serving, self._news_at = news.serving, time.monotonic()
             self._knows_boards = self._knows_boards or news.serving
             event, self._news = self._news, asyncio.Event()
             event.set()
+
+    def _forget(self, board_id: str) -> None:
+        self._boards.pop(board_id, None)
+        self._tops.pop(board_id, None)
+
+    async def _hear_news(self, timeout_s: float) -> None:
+        """Wait for the replica's next news, or until the time is over."""
+        news = self._news
+        with suppress(TimeoutError):
+            await asyncio.wait_for(news.wait(), timeout_s)
 
     async def follow_status(self) -> None:
         """Hold what the actors say of themselves."""
@@ -199,7 +222,7 @@ class GatewayBackend:
 
     async def submit(self, board: BoardInfo, submissions: list[Submission], *, subject: str) -> list[SubmitResult]:
         """See the port."""
-        return await self._routes[board.shard].submit(board.board_id, submissions, subject)
+        return await self._writes.submit(board, submissions, subject)
 
     def _on_hold(self, shard: str) -> str:
         """Why writes to a shard wait for a person, or "" while its authority is heard, or where the others promote one of theirs."""
@@ -225,24 +248,29 @@ class GatewayBackend:
             raise from_wire(msgspec.convert(reply["error"], WireError))
         return dict(reply)
 
-    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
+    async def create_board(
+        self, board_id: str, rules: BoardRules, home: str | None, shards: Wish | None, *, subject: str
+    ) -> tuple[BoardInfo, bool]:
         """See the port."""
-        homes = {h: s for s, h in self._spec.shards.items()}
-        if home is None and len(homes) == 1:
-            home = next(iter(homes))
-        if home not in homes:
-            raise UnknownRegion(f"no shard is at home in {home}; homes are {', '.join(homes)}", field="home", allowed=", ".join(homes))
-        reply = await self._order_owner(
-            homes[home], {"do": "create_board", "board": board_id, "rules": msgspec.to_builtins(rules), "asked_by": subject}
-        )
-        deadline = time.monotonic() + HOLD_S
-        while (info := self._boards.get(board_id)) is None:
-            if time.monotonic() > deadline:
-                raise NotServing(f"{board_id} was created, but this region does not show it yet")
-            news = self._news
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), 0.25)
-        return info, bool(reply["created"])
+        if not self._knows_boards:
+            raise NotServing(f"{self.region} has just started and does not know yet whether there is such a board")
+        return await self._board_orders.create(board_id, rules, home, shards, subject=subject)
+
+    async def remove_board(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        return await self._board_orders.remove(board_id, subject=subject)
+
+    async def relocate(self, board_id: str, shards: Wish, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        return await self._board_orders.relocate(board_id, shards, subject=subject)
+
+    async def relocation(self, board_id: str) -> dict[str, Any]:
+        """See the port."""
+        return await self._board_orders.relocation(board_id)
+
+    async def abort_relocation(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        """See the port."""
+        return await self._board_orders.abort(board_id, subject=subject)
 
     async def _order_owner(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
         deadline = time.monotonic() + HOLD_S
@@ -256,6 +284,8 @@ class GatewayBackend:
             except TimeoutError:
                 error = NoAuthority(f"no answer from {owner or self.region} in time", code="unknown", definite=False)
             except NoAuthority as refusal:
+                if refusal.code in OF_THE_BOARD:
+                    raise
                 error = refusal
                 if refusal.owner:
                     self._directory.learn(shard, refusal.epoch, refusal.owner)
@@ -310,15 +340,36 @@ class GatewayBackend:
         """See the port."""
         if request.to not in self._spec.urls:
             raise UnknownRegion(f"there is no region {request.to}", field="to", allowed=", ".join(self._spec.urls))
-        moved = [await self._move(shard, request, subject) for shard in self._shards_of(request)]
-        return {"moved": moved}
+        shards = self._shards_of(request)
+        if request.expect_epoch is not None and len(shards) > 1:
+            raise InvalidInput(code="invalid", field="expect_epoch", allowed="left out where several shards move")
+        if not request.force and (elsewhere := [s for s in shards if self._directory.owner(s)[1] != request.to]):
+            shards = elsewhere  # the others are where they shall go; if all are, the first says so
+        turns = asyncio.Semaphore(MOVES)
+
+        async def move(shard: str) -> dict[str, Any] | Unanswered:
+            async with turns:
+                try:
+                    return await self._move(shard, request, subject)
+                except Unanswered as error:
+                    return error
+
+        told = dict(zip(shards, await asyncio.gather(*map(move, shards)), strict=True))
+        moved = [answer for answer in told.values() if isinstance(answer, dict)]
+        failed = {shard: error for shard, error in told.items() if isinstance(error, Unanswered)}
+        if failed and not moved:
+            raise next(iter(failed.values()))
+        return {
+            "moved": moved,
+            "failed": [{"shard": s, "code": e.code, "detail": e.detail, "definite": e.definite} for s, e in failed.items()],
+        }
 
     def _shards_of(self, request: FailoverRequest) -> list[str]:
         if request.board is not None:
             board = self._boards.get(request.board)
             if board is None:
                 raise UnknownBoard(f"there is no board {request.board}")
-            return [board.shard]
+            return list(board.layout_in_effect.shards)
         if request.from_region is not None:
             if request.from_region not in self._spec.urls:
                 raise UnknownRegion(f"there is no region {request.from_region}", field="from", allowed=", ".join(self._spec.urls))
@@ -348,7 +399,7 @@ class GatewayBackend:
         self._directory.learn(shard, reply["epoch"], reply["owner"])
         return {
             "shard": shard,
-            "boards": sorted(b.board_id for b in self._boards.values() if b.shard == shard),
+            "boards": sorted(b.board_id for b in self._boards.values() if shard in b.layout_in_effect.shards),
             "from": {"epoch": epoch, "owner": owner},
             "epoch": reply["epoch"],
             "owner": reply["owner"],

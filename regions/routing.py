@@ -25,6 +25,8 @@ HOLD_S = 2.0
 #: Calls under way to one shard's authority; what comes meanwhile joins the next call.
 CALLS = 2
 EVENTS_PER_CALL = 2000
+#: Refusals that concern one board and not the shard: its slice is about to be elsewhere, or is. The caller looks where.
+OF_THE_BOARD = ("moving", "moved")
 
 _encode = msgspec.msgpack.Encoder().encode
 _replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
@@ -190,10 +192,12 @@ class ShardRoute:
                 waiting.done.set_result(reply)
                 continue
             error: Unanswered = from_wire(reply)
-            if isinstance(error, NoAuthority):
+            if isinstance(error, NoAuthority) and error.code not in OF_THE_BOARD:
                 refusal = error
                 left.append(waiting)
             else:
+                if waiting.sent and isinstance(error, NoAuthority):  # an earlier call may have been carried out
+                    error = NoAuthority(error.detail, **{**error.fields, "definite": False})
                 waiting.done.set_exception(error)
         return left, refusal
 

@@ -9,10 +9,12 @@ import hmac
 import secrets
 from pathlib import Path
 
+import msgspec
+
 from actors.ports import Limits, ReplicaSpec, ShardSpec
 from config.models import ClusterConfig
 from failover.state import Timing
-from regions.process_specs import GatewaySpec, LinkSpec
+from regions.process_specs import FIRST_GATEWAY, FriendsSpec, GatewaySpec, LinkSpec, numbered
 from regions.region_paths import RegionPaths
 from regions.tokens import KeyPair, Scope
 
@@ -49,12 +51,29 @@ def _write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
+def gateway_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[GatewaySpec]:
+    """One for each gateway of the region, the first one first. Raises OSError where a key file is missing."""
+    addresses = config.regions[region].gateways
+    names = numbered(FIRST_GATEWAY, len(addresses))
+    first = gateway_spec(config, region, data_dir)
+    gateways = {name: _url(*address) for name, address in zip(names, addresses, strict=True)}
+    return [
+        msgspec.structs.replace(first, name=name, host=host, port=port, gateways=gateways)
+        for name, (host, port) in zip(names, addresses, strict=True)
+    ]
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewaySpec:
-    """The gateway's part. Raises OSError where a key file is missing."""
+    """The first gateway's part. Raises OSError where a key file is missing."""
     own = config.regions[region]
     links = link_spec(config, region, data_dir)
     return GatewaySpec(
         region=region,
+        nodes=own.nodes,
         host=own.host,
         port=own.port,
         link_host=own.link.host,
@@ -64,13 +83,22 @@ def gateway_spec(config: ClusterConfig, region: str, data_dir: Path) -> GatewayS
         own_link=links.own_link,
         urls={name: f"http://{r.host}:{r.port}" for name, r in config.regions.items()},
         shards={name: shard.home for name, shard in config.shards.items()},
+        places=config.places,
         holding=[name for name, shard in config.shards.items() if shard.on_region_loss == "hold"],
         public_keys=[(data_dir / "keys" / "cluster.pub").read_text()],
         region_token=links.token,
         max_body_bytes=config.limits.max_body_bytes,
         max_events=config.limits.max_batch_events,
         ack_timeout_ms=config.limits.ack_timeout_ms,
+        friends=_friends_spec(config),
     )
+
+
+def _friends_spec(config: ClusterConfig) -> FriendsSpec | None:
+    given = config.friends
+    if given is None:
+        return None
+    return FriendsSpec(static=given.static or "", url=given.url or "", timeout_ms=given.timeout_ms, cache_ms=given.cache_ms)
 
 
 def link_spec(config: ClusterConfig, region: str, data_dir: Path) -> LinkSpec:
@@ -88,6 +116,7 @@ def link_spec(config: ClusterConfig, region: str, data_dir: Path) -> LinkSpec:
 def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[ShardSpec]:
     """One for each shard of the cluster: this region is its authority or follows it."""
     limits, timing = config.limits, config.timing
+    layouts = {board: config.layout_of(board) for board in config.boards}
     return [
         ShardSpec(
             region=region,
@@ -114,7 +143,7 @@ def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[Shar
                 ack_timeout_ms=limits.ack_timeout_ms,
                 grow_ms=limits.group_commit_ms,
             ),
-            boards={b: config.board_rules(b) for b in config.boards if config.shard_for_home(config.board_home(b)) == name},
+            boards={board: (config.board_rules(board), layout) for board, layout in layouts.items() if layout.lead == name},
             mode=shard.ack,
         )
         for name, shard in config.shards.items()

@@ -4,6 +4,7 @@
 of the authority, and a bad event never stops the good ones of its batch.
 """
 
+import asyncio
 import difflib
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from actors.messages import Ask, BoardInfo, NoAuthority, NotVisibleYet, Ranks, SubmitResult, Unanswered
+from actors.messages import Answer, Ask, BoardInfo, NoAuthority, NotVisibleYet, Ranks, SubmitResult, Unanswered
 from boards.errors import InvalidInput
 from boards.identity import fingerprint
 from boards.ids import check_board_id, check_event_id, check_player_id
@@ -26,6 +27,8 @@ from regions.problems import ProblemError
 from regions.tokens import Scope
 
 _TIMES = ("achieved_at", "submitted_at")
+#: The second column, a plain whole number whatever the board's `decimals`.
+_SECOND = "secondary"
 #: Fields of match contributions, which no board of this version takes.
 _CONTRIBUTION = ("match_id", "revision", "points", "rule_version")
 #: An id that is echoed from an event refused for its form is cut here.
@@ -55,7 +58,7 @@ def parse_events(raw: list[Any], board: BoardInfo, now_ms: int, max_future_ms: i
 
     A time that was not sent is stamped with `now_ms`, and is not part of the fingerprint. Cost: about 3 µs an event.
     """
-    kind = amount_field(board)
+    kind, two_columns = amount_field(board), board.rules.secondary is not None
     decimals, max_age_ms = board.rules.decimals, board.rules.max_age_ms
     latest_ms = now_ms + max_future_ms
     submissions: list[Submission] = []
@@ -65,7 +68,10 @@ def parse_events(raw: list[Any], board: BoardInfo, now_ms: int, max_future_ms: i
             event_id, player_id = check_event_id(event["event_id"]), check_player_id(event["player_id"])
             amount = parse_value(event[kind], decimals, kind)
             fields = 3
-            achieved = submitted = None
+            achieved = submitted = second = None
+            if two_columns:
+                fields = 4
+                second = parse_value(event[_SECOND], 0, _SECOND)
             if "achieved_at" in event:
                 fields += 1
                 achieved = parse_time(event["achieved_at"], "achieved_at")
@@ -80,9 +86,9 @@ def parse_events(raw: list[Any], board: BoardInfo, now_ms: int, max_future_ms: i
                     raise _in_future("submitted_at", max_future_ms)
             if len(event) != fields:
                 raise KeyError
-            content = fingerprint(kind=kind, amount=amount, achieved_ms=achieved, submitted_ms=submitted)
+            content = fingerprint(kind=kind, amount=amount, achieved_ms=achieved, submitted_ms=submitted, second=second)
         except (InvalidInput, KeyError, TypeError) as exc:
-            rejects.append(_reject(index, event, kind, exc))
+            rejects.append(_reject(index, event, kind, two_columns, exc))
         else:
             submissions.append(
                 Submission(
@@ -92,6 +98,7 @@ def parse_events(raw: list[Any], board: BoardInfo, now_ms: int, max_future_ms: i
                     now_ms if achieved is None else achieved,
                     now_ms if submitted is None else submitted,
                     content,
+                    second or 0,
                 )
             )
     return submissions, rejects
@@ -106,22 +113,25 @@ def _in_future(field: str, max_future_ms: int) -> InvalidInput:
     return InvalidInput(code="in_future", field=field, allowed=f"at most {max_future_ms // 1000} s ahead of the service's clock")
 
 
-def _reject(index: int, event: Any, kind: str, exc: Exception) -> Reject:
+def _reject(index: int, event: Any, kind: str, two_columns: bool, exc: Exception) -> Reject:
     """Why an event was refused: its shape first, since that explains most other faults."""
     if not isinstance(event, dict):
         return Reject(index, None, "not_an_object", f"events[{index}]", "an object")
     sent = event.get("event_id")
     event_id = printable(sent)[:_ECHO_CHARS] if isinstance(sent, str) else None
     other = "value" if kind == "delta" else "delta"
-    known = ("event_id", "player_id", kind, *_TIMES)
+    required = ("event_id", "player_id", kind, _SECOND) if two_columns else ("event_id", "player_id", kind)
+    known = (*required, *_TIMES)
     for field in event:
         if field in _CONTRIBUTION:
             return Reject(index, event_id, "not_supported", field, f"{', '.join(known)}; contributions are not taken yet")
         if field == other:
             return Reject(index, event_id, "wrong_field", field, f"{kind} on this board")
+        if field == _SECOND and not two_columns:
+            return Reject(index, event_id, "wrong_field", field, "left out: this board has no second column")
         if field not in known:
             return Reject(index, event_id, "unknown_field", printable(field)[:_ECHO_CHARS], listed(field, known))
-    for field in known[:3]:
+    for field in required:
         if field not in event:
             return Reject(index, event_id, "missing_field", field, f"{field} is required")
     if isinstance(exc, InvalidInput):
@@ -252,7 +262,8 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
             unknown = exc
             decided = [SubmitResult(_UNKNOWN)] * len(submissions)
     decimals, shard, kind = board.rules.decimals, board.shard, amount_field(board)
-    results = [_result(event.event_id, word, decimals, shard, kind) for event, word in zip(submissions, decided, strict=True)]
+    spread = len(board.layout_in_effect.shards) > 1
+    results = [_result(event.event_id, word, decimals, shard, kind, spread) for event, word in zip(submissions, decided, strict=True)]
     if include == "rank":
         await _add_ranks(edge, board, submissions, decided, results)
     # Ascending by index, so each insertion finds everything before it in place.
@@ -261,23 +272,28 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
     return _reply(edge, board, results, unknown)
 
 
-def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: str) -> dict[str, Any]:
+def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: str, spread: bool) -> dict[str, Any]:
+    """What a client is told. Where a position means something only together with its shard, `at_least` is how to ask for it."""
     if word.outcome == _INVALID:
         return _invalid(event_id, word.code, word.field or kind, word.allowed)
     if word.outcome == _UNKNOWN:
-        return {"event_id": event_id, "outcome": "unknown"}
-    return {
+        return {"event_id": event_id, "outcome": "unknown", **({"code": word.code} if word.code else {})}
+    at = word.shard or shard
+    told = {
         "event_id": event_id,
         "outcome": _WORDS[word.outcome],
-        "value": format_value(word.value, decimals),
+        "value": format_value(word.value, decimals) if decimals else str(word.value),
         "version": word.version,
         "improved": word.improved,
-        "shard": shard,
+        "shard": at,
         "epoch": word.epoch,
         "offset": word.offset,
         "acked": "local" if word.alone else "quorum",
         "visible_by": f"s{word.visible_by}" if word.visible_by else None,
     }
+    if spread or at != shard:
+        told["at_least"] = f"{at}:{word.epoch}-{word.offset}"
+    return told
 
 
 def _invalid(event_id: str | None, code: str, field: str, allowed: str) -> dict[str, Any]:
@@ -317,28 +333,49 @@ async def _add_ranks(
     for result in results:
         if "offset" in result:
             result["rank"] = result["position"] = result["generation"] = None
-    depends = [Position(word.epoch, word.offset) for word in decided if word.offset]
+    depends: dict[str, Position] = {}
+    for word in decided:
+        if word.offset:
+            at, place = word.shard or board.shard, Position(word.epoch, word.offset)
+            depends[at] = max(place, depends.get(at, place))
     if not depends:
         return
     question = Ranks(list(dict.fromkeys(event.player_id for event in submissions)))
-    all_held = True
     try:
-        try:
-            answer = await edge.backend.ask(
-                Ask(board_id=board.board_id, question=question, at_least=max(depends), wait_ms=edge.limits.wait_ms)
-            )
-        except NotVisibleYet:
-            # Earlier offsets of the batch (those of duplicates) may be visible all the same.
-            all_held = False
+        if len(depends) == 1:
+            answer, held = await _once_visible(edge, board, question, depends)
+        else:
+            first = Ranks(question.players[:1])
+            waited = await asyncio.gather(*(_once_visible(edge, board, first, {at: depends[at]}) for at in depends))
+            held = {at for _, shards in waited for at in shards}
             answer = await edge.backend.ask(Ask(board_id=board.board_id, question=question, wait_ms=0))
     except Unanswered:
         return
     # An event that changed nothing is held by a generation whose boundary lies before it: no new one is published for it.
     document = msgspec.json.decode(answer.body)
     places = {entry["player_id"]: entry for entry in document["entries"]}
-    epoch, _, offset = str(document["boundaries"].get(board.shard, "0-0")).partition("-")
-    boundary = Position(int(epoch), int(offset))
     for event, word, result in zip(submissions, decided, results, strict=True):
-        place = places.get(event.player_id)
-        if place is not None and word.offset and (all_held or Position(word.epoch, word.offset) <= boundary):
-            result["rank"], result["position"], result["generation"] = place["rank"], place["position"], document["generation"]
+        found, at = places.get(event.player_id), word.shard or board.shard
+        if found is None or not word.offset:
+            continue
+        if at in held or Position(word.epoch, word.offset) <= _boundary(document, at):
+            result["rank"], result["position"], result["generation"] = found["rank"], found["position"], document["generation"]
+
+
+async def _once_visible(edge: Edge, board: BoardInfo, question: Ranks, depends: dict[str, Position]) -> tuple[Answer, set[str]]:
+    """The answer of a generation that includes the position, and its shard; or the newest answer and no shard, when none came in time."""
+    ((at, position),) = depends.items()
+    at_shard = at if len(board.layout_in_effect.shards) > 1 else None
+    wanted = Ask(
+        board_id=board.board_id, question=question, at_least=position, at_shard=at_shard, wait_ms=edge.limits.wait_ms
+    )  # fmt: skip
+    try:
+        return await edge.backend.ask(wanted), {at}
+    except NotVisibleYet:
+        # Earlier offsets of the batch (those of duplicates) may be visible all the same.
+        return await edge.backend.ask(Ask(board_id=board.board_id, question=question, wait_ms=0)), set()
+
+
+def _boundary(document: dict[str, Any], shard: str) -> Position:
+    epoch, _, offset = str(document["boundaries"].get(shard, "0-0")).partition("-")
+    return Position(int(epoch), int(offset))

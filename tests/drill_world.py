@@ -148,7 +148,7 @@ class MemoryCluster:
         await self._answers(region)
         return self.missing.get(region, [])
 
-    async def create_board(self, region: str, board: str, policy: str, home: str) -> None:
+    async def create_board(self, region: str, board: str, policy: str, home: str, shard: str) -> None:
         await self._answers(region)
         self.boards.setdefault(board, policy)
 

@@ -1,4 +1,4 @@
-"""A region in memory, for the tests of its HTTP edge: the real rules and rank index, one shard, no journal.
+"""A region in memory, for the tests of its HTTP edge: the real rules and rank index, no journals, one view however many slices.
 
 Generations come into being only by `publish`, and time only moves when a test moves it.
 """
@@ -30,12 +30,14 @@ from actors.messages import (
     UnknownBoard,
 )
 from boards.index import Change, Placed, RankIndex, View
-from boards.model import BoardRules, Outcome, Row, Submission
+from boards.model import BoardRules, Layout, Outcome, Row, Submission
 from boards.numbers import format_value
 from boards.policies import decider, make_rules
+from boards.slicing import slice_of
 from boards.times import format_time
 from journal.ports import Position
 from regions.backend import FailoverRequest, LinkRequest
+from regions.board_orders import Wish, layout_map
 
 EPOCH = 7
 #: 2026-11-30T10:10:00Z
@@ -46,21 +48,24 @@ class Generation(msgspec.Struct, frozen=True):
     """What one generation answers from."""
 
     view: View
-    offset: int
+    #: Last offset of each shard that it includes.
+    offsets: dict[str, int]
     published_ms: int
 
 
 class FakeBoard:
     """Rows, identities and generations of one board."""
 
-    def __init__(self, board_id: str, rules: BoardRules) -> None:
-        self.board_id, self.rules = board_id, rules
+    def __init__(self, board_id: str, rules: BoardRules, shards: tuple[str, ...] = ("eu-west/0",)) -> None:
+        self.board_id, self.rules, self.layout = board_id, rules, Layout(1, shards)
+        self.moving: Layout | None = None
+        self.offsets = dict.fromkeys(shards, 0)
         self.decide = decider(rules)
         self.rows: dict[str, Row] = {}
         self.seen: dict[tuple[str, str], tuple[bytes, SubmitResult]] = {}
-        self.index = RankIndex(direction=rules.direction, ranking=rules.ranking)
+        self.index = RankIndex(direction=rules.direction, ranking=rules.ranking, secondary=rules.secondary)
         self.newest = 0
-        self.generations = {0: Generation(self.index.view, 0, 0)}
+        self.generations = {0: Generation(self.index.view, dict(self.offsets), 0)}
         self.ready: dict[int, Answer] = {}
 
 
@@ -74,7 +79,8 @@ class FakeBackend:
         self.kept: dict[str, FakeBoard] = {}
         #: Set to have the next submissions refused, or some of their results unknown.
         self.refusal: NoAuthority | None = None
-        self.unknown_ids: set[str] = set()
+        #: Event id -> code of the refusal, empty where there was no answer.
+        self.unknown_ids: dict[str, str] = {}
         self.missing: list[str] = []
         self.knows_boards = True
         #: Publish as soon as someone waits for it.
@@ -83,6 +89,8 @@ class FakeBackend:
         self.asked: list[Ask] = []
         self.failovers: list[tuple[FailoverRequest, str]] = []
         self.readmitted: list[tuple[str, str]] = []
+        self.removals: list[tuple[str, str]] = []
+        self.relocations: list[tuple[str, Wish | None, str]] = []
         self.links: list[tuple[LinkRequest, str]] = []
         self.stalls: list[tuple[int, str]] = []
         self.audit_log: list[dict[str, Any]] = []
@@ -95,8 +103,8 @@ class FakeBackend:
     def now_ms(self) -> Callable[[], int]:
         return lambda: self.clock_ms
 
-    def add(self, board_id: str, policy: str = "best_score", **rules: Any) -> FakeBoard:
-        board = FakeBoard(board_id, make_rules(policy, **rules))
+    def add(self, board_id: str, policy: str = "best_score", *, shards: tuple[str, ...] = ("eu-west/0",), **rules: Any) -> FakeBoard:
+        board = FakeBoard(board_id, make_rules(policy, **rules), shards)
         self.kept[board_id] = board
         return board
 
@@ -108,7 +116,9 @@ class FakeBackend:
             board_id=board_id,
             number=1,
             incarnation="b1",
-            shard="eu-west/0",
+            shard=board.layout.lead,
+            layout=None if len(board.layout.shards) == 1 else board.layout,
+            moving=board.moving,
             home="eu-west",
             rules=board.rules,
             generation=board.newest,
@@ -127,7 +137,7 @@ class FakeBackend:
 
     def _decide(self, board: FakeBoard, event: Submission) -> SubmitResult:
         if event.event_id in self.unknown_ids:
-            return SubmitResult(Outcome.UNKNOWN)
+            return SubmitResult(Outcome.UNKNOWN, code=self.unknown_ids[event.event_id])
         before = board.seen.get((event.player_id, event.event_id))
         if before is not None:
             return msgspec.structs.replace(
@@ -139,18 +149,21 @@ class FakeBackend:
         self.offset += 1
         if decision.row is not None:
             board.rows[event.player_id] = decision.row
+        shard = board.layout.shards[slice_of(event.player_id, len(board.layout.shards))]
+        board.offsets[shard] = self.offset
         result = SubmitResult(
-            int(decision.outcome), decision.value, decision.version, decision.row is not None, EPOCH, self.offset, board.newest + 1
-        )
+            int(decision.outcome), decision.value, decision.version, decision.row is not None, EPOCH, self.offset,
+            board.newest + 1 if len(board.layout.shards) == 1 else 0, shard=shard,
+        )  # fmt: skip
         board.seen[event.player_id, event.event_id] = (event.fingerprint, result)
         return result
 
     def publish(self, board_id: str) -> None:
         board = self.kept[board_id]
-        changes = [Change(who, row.value, row.tie_ms, row.achieved_ms, row.version) for who, row in board.rows.items()]
+        changes = [Change(who, row.value, row.tie_ms, row.achieved_ms, row.version, row.second) for who, row in board.rows.items()]
         view = board.index.freeze(changes)
         board.newest += 1
-        board.generations[board.newest] = Generation(view, self.offset, self.clock_ms)
+        board.generations[board.newest] = Generation(view, dict(board.offsets), self.clock_ms)
         board.ready = {}
 
     async def ask(self, ask: Ask) -> Answer:
@@ -161,7 +174,9 @@ class FakeBackend:
         if self.missing:
             raise NotServing("still reading the journal")
         number = board.newest if ask.generation is None else ask.generation
-        if ask.at_least is not None and ask.at_least > Position(EPOCH, board.generations[number].offset):
+        if ask.at_least is not None and ask.at_least > Position(
+            EPOCH, board.generations[number].offsets[ask.at_shard or board.layout.lead]
+        ):
             if not self.publish_on_wait or ask.at_least > Position(EPOCH, self.offset):
                 raise NotVisibleYet("not published in time")
             self.publish(ask.board_id)
@@ -196,12 +211,12 @@ class FakeBackend:
             "generation": f"s{number}",
             "epoch": EPOCH,
             "published_at": format_time(generation.published_ms),
-            "boundaries": {"eu-west/0": f"{EPOCH}-{generation.offset}"},
+            "boundaries": {shard: f"{EPOCH}-{offset}" for shard, offset in generation.offsets.items()},
             "complete": True,
             "exact": True,
             "total": view.total,
             "checksum": "0",
-            "entries": [_entry(row, board.rules.decimals) for row in rows],
+            "entries": [_entry(row, board.rules) for row in rows],
             **extra,
         }
         return Answer(
@@ -225,23 +240,52 @@ class FakeBackend:
     def ready(self) -> tuple[bool, list[str]]:
         return not self.missing, self.missing
 
-    async def create_board(self, board_id: str, rules: BoardRules, home: str | None, *, subject: str) -> tuple[BoardInfo, bool]:
+    async def create_board(
+        self, board_id: str, rules: BoardRules, home: str | None, shards: Wish | None, *, subject: str
+    ) -> tuple[BoardInfo, bool]:
         if home not in (None, "eu-west", "us-east", "ap-south"):
             raise Unanswered("no such region", code="unknown_region", field="home", allowed="one of eu-west, us-east, ap-south")
         there = self.kept.get(board_id)
         if there is not None and there.rules != rules:
             raise BoardExists("a board of this id exists with other rules")
         if there is None:
-            self.kept[board_id] = FakeBoard(board_id, rules)
+            names = shards if isinstance(shards, tuple) else tuple(f"eu-west/{n}" for n in range(shards or 1))
+            self.kept[board_id] = FakeBoard(board_id, rules, names)
         info = self.board(board_id)
         assert info is not None
         return info, there is None
+
+    async def remove_board(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        del self.kept[board_id]
+        self.removals.append((board_id, subject))
+        return {"board": board_id, "incarnation": "b1", "removed": True}
+
+    async def relocate(self, board_id: str, shards: Wish, *, subject: str) -> dict[str, Any]:
+        board = self.kept[board_id]
+        names = shards if isinstance(shards, tuple) else tuple(f"eu-west/{n}" for n in range(shards))
+        if names == board.layout.shards:
+            return {"board": board_id, "moving": False, "layout": layout_map(board.layout)}
+        board.moving = Layout(board.layout.number + 1, names)
+        self.relocations.append((board_id, shards, subject))
+        return {"board": board_id, "moving": True, "layout": layout_map(board.moving)}
+
+    async def relocation(self, board_id: str) -> dict[str, Any]:
+        board = self.kept[board_id]
+        to = None if board.moving is None else layout_map(board.moving)
+        return {"board": board_id, "phase": "copying" if to else None, "slices": [], "moving": to is not None,
+                "layout": layout_map(board.layout), "to": to}  # fmt: skip
+
+    async def abort_relocation(self, board_id: str, *, subject: str) -> dict[str, Any]:
+        board = self.kept[board_id]
+        board.moving = None
+        self.relocations.append((board_id, None, subject))
+        return {"board": board_id, "moving": False, "layout": layout_map(board.layout)}
 
     async def failover(self, request: FailoverRequest, *, subject: str) -> dict[str, Any]:
         if request.expect_epoch not in (None, EPOCH):
             raise Unanswered("the shard is in epoch 7", code="epoch_moved", epoch=EPOCH, owner="eu-west")
         self.failovers.append((request, subject))
-        return {"moved": [{"shard": "eu-west/0", "epoch": EPOCH + 1, "owner": request.to}]}
+        return {"moved": [{"shard": "eu-west/0", "epoch": EPOCH + 1, "owner": request.to}], "failed": []}
 
     async def readmit(self, region: str, *, subject: str) -> dict[str, Any]:
         if region not in ("eu-west", "us-east", "ap-south"):
@@ -300,15 +344,16 @@ def _placed(view: View, player_id: str) -> Placed:
     return found
 
 
-def _entry(row: Placed, decimals: int) -> dict[str, Any]:
-    return {
+def _entry(row: Placed, rules: BoardRules) -> dict[str, Any]:
+    entry = {
         "position": row.position,
         "rank": row.rank,
         "player_id": row.player_id,
-        "value": format_value(row.value, decimals),
+        "value": format_value(row.value, rules.decimals),
         "achieved_at": format_time(row.achieved_ms),
         "version": row.version,
     }
+    return entry if rules.secondary is None else {**entry, "secondary": str(row.second)}
 
 
 def _cursor(generation: int, offset: int) -> str:

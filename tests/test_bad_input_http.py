@@ -117,6 +117,79 @@ def raw_get(world: World, raw_path: str) -> httpx.Response:
     return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=sent[1]["body"])
 
 
+# The second column
+
+PAIRS = "arena-clash:pairs:S7:global"
+
+
+@pytest.mark.parametrize(
+    ("second", "code"),
+    [(1.5, "too_precise"), ("1.0.0", "not_a_number"), (True, "not_a_number"), (None, "not_a_number"), (2**63, "out_of_range"),
+     (-(2**63) - 1, "out_of_range"), ("1e3", "not_a_number"), ([], "not_a_number"), ("", "not_a_number")],
+)  # fmt: skip
+def test_a_bad_second_column_is_invalid_by_field(world: World, second: Any, code: str) -> None:
+    world.backend.add(PAIRS, visibility="public", secondary="lower", decimals=2)
+    problem(world.submit(event(secondary=second), board=PAIRS), 422, code, "secondary")
+    assert world.backend.submitted == []
+
+
+def test_the_second_column_is_required_where_there_is_one_and_refused_elsewhere(world: World) -> None:
+    world.backend.add(PAIRS, visibility="public", secondary="lower")
+    problem(world.submit(event(), board=PAIRS), 422, "missing_field", "secondary")
+    problem(world.submit(event(secondary=1)), 422, "wrong_field", "secondary")
+    problem(world.submit({**event(secondary=1), "extra": 1}, board=PAIRS), 422, "unknown_field", "extra")
+
+
+@pytest.mark.parametrize(
+    ("second", "kept"),
+    [(-(2**63), -(2**63)), (2**63 - 1, 2**63 - 1), (0, 0), ("0", 0), ("-0", 0), ("7.0", 7), ("-9007199254740993", -9007199254740993)],
+)
+def test_the_second_column_takes_every_64_bit_integer(world: World, second: Any, kept: int) -> None:
+    world.backend.add(PAIRS, visibility="public", secondary="higher")
+    assert world.submit(event(secondary=second), board=PAIRS).status_code == 200
+    assert world.backend.submitted[0][1][0].second == kept
+
+
+# Boards over shards
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "2", True, [], ["eu-west/0", 7], {}, 1001])
+def test_shards_are_a_count_or_names(world: World, bad: Any) -> None:
+    body = {"board": PAIRS, "policy": "best_score", "shards": bad}
+    problem(world.call("POST", "/v1/admin/boards", headers=OPERATOR, json=body), 422, "bad_rule", "shards")
+    problem(world.call("POST", f"/v1/admin/boards/{SOLO}/relocate", headers=OPERATOR, json={"shards": bad}), 422, "bad_rule", "shards")
+
+
+@pytest.mark.parametrize("bad", ["lower", {"direction": "down"}, {}, {"direction": "lower", "ties": 1}, [], 7, True])
+def test_the_second_column_of_a_new_board_is_a_mapping_with_a_direction(world: World, bad: Any) -> None:
+    body = {"board": PAIRS, "policy": "best_score", "secondary": bad}
+    problem(world.call("POST", "/v1/admin/boards", headers=OPERATOR, json=body), 422, "bad_rule", "secondary")
+
+
+def test_a_sum_has_no_second_column(world: World) -> None:
+    body = {"board": PAIRS, "policy": "cumulative", "secondary": {"direction": "lower"}}
+    problem(world.call("POST", "/v1/admin/boards", headers=OPERATOR, json=body), 422, "bad_rule", "secondary")
+
+
+def test_a_move_needs_shards_and_nothing_else(world: World) -> None:
+    url = f"/v1/admin/boards/{SOLO}/relocate"
+    problem(world.call("POST", url, headers=OPERATOR, json={}), 422, "missing_field", "shards")
+    problem(world.call("POST", url, headers=OPERATOR, json={"shards": 2, "to": "eu-west/1"}), 422, "unknown_field", "to")
+    problem(world.call("GET", url), 401, "missing_token")
+    problem(world.call("GET", f"/v1/admin/boards/{PAIRS}/relocate", headers=OPERATOR), 404, "unknown_board")
+    problem(world.call("DELETE", "/v1/admin/boards/no:board", headers=OPERATOR), 422, "bad_id", "board")
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "limit=1&limit=2"])
+def test_a_page_of_the_list_has_1_to_1000_boards(world: World, query: str) -> None:
+    problem(world.get(f"/v1/boards?{query}"), 422, "bad_parameter", "limit")
+
+
+@pytest.mark.parametrize("cursor", ["", "nonsense", "a:b:c", "%20"])
+def test_a_cursor_that_the_list_never_gave_is_refused(world: World, cursor: str) -> None:
+    problem(world.get(f"/v1/boards?cursor={cursor}"), 422, "bad_cursor", "cursor")
+
+
 # Numbers
 
 
@@ -346,7 +419,7 @@ def test_an_unknown_board_is_404_in_every_call(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v2/boards", "/v1/board", f"/v1/boards/{SOLO}/nothing", f"/v1/boards/{SOLO}/",
                                   "/metrics", "/%FF",
-                                  f"/v1/boards/{SOLO}/friends/p", f"/v1/boards/{SOLO}/players", "/v1//boards", "/v1/boards"])  # fmt: skip
+                                  f"/v1/boards/{SOLO}/friends", f"/v1/boards/{SOLO}/players", "/v1//boards", "/v1/boards"])  # fmt: skip
 def test_no_path_gets_a_bare_404(world: World, path: str) -> None:
     if path == "/v1/boards":
         problem(world.get(f"{path}?x=1"), 422, "unknown_parameter", "x")

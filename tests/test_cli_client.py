@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from laurel import LaurelClient, commands, main
+from laurel import LaurelClient, board_commands, commands, main
 
 BOARD = "arena-clash:solo:S7:global"
 AT = "2026-11-30T10:05:00.000Z"
@@ -68,6 +68,7 @@ class Shell:
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     found = Shell(tmp_path)
     monkeypatch.setattr(commands, "connect", found.connect)
+    monkeypatch.setattr(board_commands, "sleep", lambda seconds: None)
     monkeypatch.setattr(main, "entry_points", lambda group: [])
     found.up()
     return found
@@ -325,6 +326,161 @@ def test_failover_that_moves_nothing_is_exit_1(shell: Shell) -> None:
     assert "laurel status" in failed(shell.run("failover", "eu-west/0", "--to", "us-east", "--yes", "--json"), 1)
 
 
+def test_failover_of_a_spread_board_tells_of_each_shard(shell: Shell) -> None:
+    boards = [{"board": BOARD, "shard": "eu-west/0", "shards": ["eu-west/0", "eu-west/1"]}, {"board": "a:b:c:d", "shard": "eu-west/1"}]
+    failed_part = {"shard": "eu-west/1", "code": "failover_refused", "detail": "eu-west/1: us-east lags", "definite": True}
+    answers = {"/v1/boards": {"boards": boards}, "/v1/admin/failover": {**MOVED, "failed": [failed_part]}}
+    shell.answer = lambda request: httpx.Response(200, json=answers[request.url.path])
+    run = shell.run("failover", BOARD, "--to", "us-east", stdin="y\n")
+    assert f"eu-west/0 with {BOARD}; eu-west/1 with {BOARD}, a:b:c:d to us-east?" in run.stderr
+    assert run.exit_code == 1
+    assert "1 of 2 shards have moved, these have not: eu-west/1: eu-west/1: us-east lags." in run.stderr
+    assert "us-east" in run.stdout
+
+
+def test_plan_names_a_few_boards_of_a_pool_and_counts_the_others(shell: Shell) -> None:
+    pool = [{"board": f"a:b:c:{n}", "shard": "eu-west/0"} for n in range(30)]
+    shell.answer = lambda request: httpx.Response(200, json={"boards": pool})
+    run = shell.run("failover", "eu-west/0", "--to", "us-east", stdin="n\n")
+    assert "a:b:c:7 and 22 more to us-east?" in run.stderr
+
+
+def test_board_list_goes_on_with_its_cursor(shell: Shell) -> None:
+    shell.answer = lambda request: httpx.Response(
+        200, json={"boards": [{"board": BOARD, "slices": 4, "shard": "eu-west/0"}], "next": BOARD}
+    )
+    run = shell.run("board", "list", "--limit", "1", "--cursor", "a:b:c:d")
+    assert dict(shell.sent[0].url.params) == {"limit": "1", "cursor": "a:b:c:d"}
+    assert run.stdout.rstrip().endswith(f"next page: --cursor {BOARD}")
+    assert "4: eu-west/0, ..." in run.stdout
+
+
+def test_board_is_created_over_shards(shell: Shell) -> None:
+    shell.answer = lambda request: httpx.Response(201, json={"board": BOARD, "shards": ["eu-west/0", "eu-west/1"]})
+    run = shell.run("board", "create", BOARD, "--policy", "best_score", "--shards", "4", "--secondary", "lower")
+    assert json.loads(shell.sent[0].content)["shards"] == 4
+    assert json.loads(shell.sent[0].content)["secondary"] == {"direction": "lower"}
+    assert "eu-west/0, eu-west/1" in run.stdout
+    shell.run("board", "create", BOARD, "--policy", "best_score", "--shards", "eu-west/0,eu-west/1")
+    assert json.loads(shell.sent[1].content)["shards"] == ["eu-west/0", "eu-west/1"]
+    assert "names no shards" in failed(shell.run("board", "create", BOARD, "--policy", "latest", "--shards", "two"), 2)
+
+
+def test_board_remove_asks_and_says_how_many_players_go(shell: Shell) -> None:
+    told = {"board": BOARD, "incarnation": "b1", "removed": True}
+    shell.answer = lambda request: httpx.Response(200, json={"board": BOARD, "total": 12} if request.method == "GET" else told)
+    run = shell.run("board", "remove", BOARD, stdin="n\n")
+    assert run.exit_code == 1
+    assert f"Remove {BOARD} with 12 players" in run.stderr
+    assert not [r for r in shell.sent if r.method == "DELETE"]
+    assert json.loads(shell.run("board", "remove", BOARD, "--yes", "--json").stdout) == told
+    assert shell.tokens()[-1] == "Bearer operator-token"
+    assert "--yes" in failed(shell.run("board", "remove", BOARD, "--json"), 2)
+
+
+OLD, NEW = {"number": 1, "shards": ["eu-west/0"]}, {"number": 2, "shards": ["eu-west/1", "eu-west/2"]}
+COPYING = {
+    "board": BOARD,
+    "moving": True,
+    "layout": OLD,
+    "to": NEW,
+    "phase": "copying",
+    "slices": [{"source": 0, "copied_rows": 7, "lag": 3}],
+}
+THERE = {"board": BOARD, "moving": False, "layout": NEW, "to": None}
+STAYED = {"board": BOARD, "moving": False, "layout": OLD, "to": None}
+
+
+class Move:
+    """Answers of a region where a board moves: the order, then one stage a look; the last one stays."""
+
+    def __init__(self, *stages: dict[str, Any], ordered: dict[str, Any] | None = None) -> None:
+        self.stages, self.ordered = list(stages), ordered or {"board": BOARD, "moving": True, "layout": NEW}
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(202, json=self.ordered)
+        return httpx.Response(200, json=self.stages.pop(0) if len(self.stages) > 1 else self.stages[0])
+
+
+def test_reshard_shows_its_way_and_ends_when_it_has_switched(shell: Shell) -> None:
+    shell.answer = Move(COPYING, COPYING, {**COPYING, "phase": "closing"}, THERE)
+    run = shell.run("board", "reshard", BOARD, "--shards", "2")
+    assert run.exit_code == 0, run.output
+    assert run.stderr.splitlines() == ["copying: 7 rows are copied, 3 entries behind", "closing: 7 rows are copied, 3 entries behind"]
+    assert run.stdout == f"{BOARD} lives on eu-west/1, eu-west/2 (layout 2)\n"
+    assert json.loads(shell.sent[0].content) == {"shards": 2}
+    shell.answer = Move(COPYING, THERE)
+    assert json.loads(shell.run("board", "reshard", BOARD, "--to", "eu-west/1,eu-west/2", "--json").stdout)["layout"] == NEW
+
+
+def test_reshard_that_is_given_up_meanwhile_is_exit_1(shell: Shell) -> None:
+    shell.answer = Move(COPYING, STAYED)
+    run = shell.run("board", "reshard", BOARD, "--shards", "2", "--json")
+    assert f"The move of {BOARD} was given up, and it stays on eu-west/0" in failed(run, 1)
+
+
+def test_interrupted_reshard_goes_on_and_says_how_to_see_and_end_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    shell.answer = Move(COPYING)
+    monkeypatch.setattr(board_commands, "sleep", interrupt)
+    sentence = failed(shell.run("board", "reshard", BOARD, "--shards", "2", "--json"), 130)
+    assert f"`laurel board reshard {BOARD} --status`" in sentence
+    assert f"`laurel board reshard {BOARD} --abort`" in sentence
+
+
+def test_reshard_waits_through_an_authority_that_is_away(shell: Shell) -> None:
+    away = {"status": 503, "code": "no_authority", "detail": "eu-west does not answer", "definite": True}
+    move, looks = Move(THERE), [httpx.Response(503, json=away)] * 8
+    shell.answer = lambda request: looks.pop() if looks and request.method == "GET" else move(request)
+    run = shell.run("board", "reshard", BOARD, "--shards", "2")
+    assert run.exit_code == 0, run.output
+    assert "waiting: eu-west does not answer" in run.stderr
+
+
+def test_move_names_one_shard(shell: Shell) -> None:
+    shell.answer = Move(THERE, ordered={**THERE, "layout": {"number": 2, "shards": ["eu-west/3"]}})
+    assert shell.run("board", "move", BOARD, "--to", "eu-west/3").stdout == f"{BOARD} lives on eu-west/3 (layout 2)\n"
+    assert json.loads(shell.sent[0].content) == {"shards": ["eu-west/3"]}
+    assert "one shard" in failed(shell.run("board", "move", BOARD, "--to", "eu-west/3,eu-west/4"), 2)
+    assert "one shard" in failed(shell.run("board", "move", BOARD, "--to", "2"), 2)
+
+
+def test_move_is_seen_and_given_up(shell: Shell) -> None:
+    shell.answer = Move(COPYING)
+    run = shell.run("board", "reshard", BOARD, "--status")
+    assert run.stdout.splitlines()[1] == "on its way to eu-west/1, eu-west/2 (layout 2); copying: 7 rows are copied, 3 entries behind"
+    shell.answer = Move({**COPYING, "why": "eu-west/2 does not answer", "alarm": ""})
+    assert shell.run("board", "reshard", BOARD, "--status").stdout.rstrip().endswith("3 entries behind; eu-west/2 does not answer")
+    shell.sent.pop()
+    shell.answer = Move(STAYED)
+    assert shell.run("board", "reshard", BOARD, "--abort").stdout == f"{BOARD} stays on eu-west/0 (layout 1)\n"
+    assert [r.method for r in shell.sent] == ["GET", "DELETE"]
+    for words in ([], ["--shards", "2", "--status"], ["--status", "--abort"], ["--shards", "3", "--to", "eu-west/1,eu-west/2"]):
+        failed(shell.run("board", "reshard", BOARD, *words), 2)
+
+
+def test_second_column_is_submitted_and_shown(shell: Shell) -> None:
+    shell.answer = results("applied")
+    assert shell.run("submit", BOARD, "p-dev", "9700", "--secondary", "-12").exit_code == 0
+    assert json.loads(shell.sent[0].content)["events"][0]["secondary"] == -12
+    shell.answer = lambda request: envelope({**entry(1, "p-dev", "9700"), "secondary": "-12"})
+    shown = shell.run("top", BOARD).stdout
+    assert "secondary" in shown
+    assert "-12" in shown
+    shell.answer = lambda request: envelope(entry(1, "p-dev", "9700"))
+    assert "secondary" not in shell.run("top", BOARD).stdout
+
+
+def test_estimated_rank_says_what_it_is(shell: Shell) -> None:
+    shell.answer = lambda request: envelope(entry(40, "p-dev", "1"), player_id="p-dev", exact=False, mode="approximate", error_bound=12)
+    run = shell.run("rank", BOARD, "p-dev", "--approximate")
+    assert "approximate: places may be off by 12 either way" in run.stdout
+    assert dict(shell.sent[0].url.params) == {"view": "rank", "mode": "approximate"}
+
+
 def test_board_create_list_and_show(shell: Shell) -> None:
     one = {"board": BOARD, "policy": "cumulative", "decimals": 2, "shard": "eu-west/0", "generation": "s0", "total": 0}
     shell.answer = lambda request: httpx.Response(201 if request.method == "POST" else 200, json=one)
@@ -332,8 +488,8 @@ def test_board_create_list_and_show(shell: Shell) -> None:
     assert json.loads(run.stdout) == one
     assert json.loads(shell.sent[0].content) == {"board": BOARD, "policy": "cumulative", "decimals": 2}
     assert "cumulative" in shell.run("board", "show", BOARD).stdout
-    shell.answer = lambda request: httpx.Response(200, json={"boards": [one]})
-    assert json.loads(shell.run("board", "list", "--json").stdout) == {"boards": [one]}
+    shell.answer = lambda request: httpx.Response(200, json={"boards": [one], "next": None})
+    assert json.loads(shell.run("board", "list", "--json").stdout) == {"boards": [one], "next": None}
     assert "eu-west/0" in shell.run("board", "list").stdout
 
 

@@ -2,15 +2,21 @@
 
 import itertools
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from boards.errors import InvalidInput
+from boards.model import Layout
 from boards.policies import make_rules
+from config import placing
 from config.loading import load_cluster
 from config.models import ClusterConfig, ConfigError
+from config.placing import Place
+from regions.specs import shard_specs
 
 SHIPPED = Path(__file__).resolve().parent.parent / "cluster.yaml"
 SOLO = "arena-clash:solo:S7:global"
@@ -62,7 +68,7 @@ def test_shipped_boards_have_the_rules_of_their_policies() -> None:
 def test_board_without_a_home_belongs_to_the_only_shard() -> None:
     cluster = load_cluster(SHIPPED)
     assert cluster.board_home("arena-clash:form:S7:global") == "eu-west"
-    assert cluster.shard_for_home("eu-west") == cluster.shard_for_home() == "eu-west/0"
+    assert cluster.layout_of("arena-clash:form:S7:global") == Layout(1, ("eu-west/0",))
 
 
 def test_shipped_limits_and_timing_are_the_defaults(load: Load) -> None:
@@ -79,12 +85,14 @@ BAD = {
     "unknown key": (
         "port: 7411",
         "prot: 7411",
-        "regions.eu-west.prot is no known key (did you mean `port`?); allowed are `host`, `port`, `store` and `link`.",
+        "regions.eu-west.prot is no known key (did you mean `port`?); allowed are `host`, `port`, `store`, `link`, "
+        "`replicas`, `extra_gateways`, `nodes` and `head`.",
     ),
     "unknown section": (
         "limits:",
         "limit:",
-        "limit is no known key (did you mean `limits`?); allowed are `name`, `regions`, `shards`, `boards`, `limits` and `timing`.",
+        "limit is no known key (did you mean `limits`?); allowed are `name`, `regions`, `shards`, `boards`, `limits`, `timing` "
+        "and `friends`.",
     ),
     "unknown word": (
         "policy: best_score",
@@ -120,10 +128,46 @@ BAD = {
         "heartbeat_ms: 401",
         "timing.detection_ms must be at least five times `timing.heartbeat_ms`, which is 401.",
     ),
-    "second shard of one home": (
-        "\n# Boards that",
-        "  eu-west/1: {home: eu-west}\n\n# Boards that",
-        "shards.eu-west/1 is a second shard at home in `eu-west` beside `eu-west/0`, which is not available yet.",
+    "unknown kind of shard": (
+        "on_region_loss: hold}",
+        "on_region_loss: hold, kind: pool}",
+        'shards.eu-west/0.kind must be `pooled` or `dedicated`, not "pool" (did you mean `pooled`?).',
+    ),
+    "more shards than the home has": (
+        "    ranking: unique\n",
+        "    shards: 2\n",
+        f"boards.{SOLO}.shards must be 1, or a list of names: "
+        "pooled and at home in eu-west, with equal ack and on_region_loss, is only eu-west/0.",
+    ),
+    "shards that are no count and no names": (
+        "    ranking: unique\n",
+        "    shards: eu-west/0\n",
+        f"boards.{SOLO}.shards must be a whole number of at least 1, or a list of names of shards.",
+    ),
+    "no shards at all": (
+        "    ranking: unique\n",
+        "    shards: 0\n",
+        f"boards.{SOLO}.shards must be a whole number of at least 1, or a list of names of shards.",
+    ),
+    "shard that is none": (
+        "    ranking: unique\n",
+        "    shards: [eu-west/1]\n",
+        f"boards.{SOLO}.shards must be shards of this cluster, eu-west/0; eu-west/1 is none.",
+    ),
+    "second column as a word": (
+        "    ranking: unique\n",
+        "    secondary: lower\n",
+        f'boards.{SOLO}.secondary must be a mapping with `direction`, not "lower".',
+    ),
+    "second column without a direction that exists": (
+        "    ranking: unique\n",
+        "    secondary: {direction: down}\n",
+        f'boards.{SOLO}.secondary.direction must be `higher` or `lower`, not "down".',
+    ),
+    "second column of a sum": (
+        "    policy: cumulative\n",
+        "    policy: cumulative\n    secondary: {direction: lower}\n",
+        "boards.arena-clash:cumulative:S7:global.secondary must be left out on cumulative boards: a sum has no second column.",
     ),
     "board id": (
         "arena-clash:form:S7:global",
@@ -184,6 +228,139 @@ def test_bad_file_gets_one_sentence_with_file_path_and_what_is_allowed(
     refusal: Callable[[str, str], str], old: str, new: str, said: str
 ) -> None:
     assert refusal(old, new) == f"bad.yaml: {said}"
+
+
+#: Two pools and a dedicated shard at one home, a shard at another.
+SHARDS = """
+  eu-west/0: {home: eu-west}
+  us-east/0: {home: us-east}
+  eu-west/1: {home: eu-west, ack: local, on_region_loss: promote}
+  eu-west/2: {home: eu-west}
+  eu-west/3: {home: eu-west, kind: dedicated}
+  eu-west/4: {home: eu-west, kind: dedicated, ack: local}
+  eu-west/5: {home: eu-west}
+"""
+
+
+def spread(load: Load, lines: str) -> ClusterConfig:
+    """The shipped file with those shards, and one board that has these lines of its own."""
+    head, _, rest = SHIPPED.read_text().partition("\nshards:\n")
+    board = f'boards:\n  "{SOLO}":\n    policy: best_score\n' + "".join(f"    {line}\n" for line in lines.splitlines())
+    return load(f"{head}\nshards:{SHARDS}{board}{rest[rest.index(chr(10) + 'limits:') :]}")
+
+
+PLACES = {
+    "nothing said: the first pooled one at home": ("home: eu-west", ("eu-west/0",)),
+    "a count: the first pooled ones that are alike, in order": ("home: eu-west\nshards: 3", ("eu-west/0", "eu-west/2", "eu-west/5")),
+    "names, in the order given": ("home: eu-west\nshards: [eu-west/5, eu-west/0]", ("eu-west/5", "eu-west/0")),
+    "names say the home": ("shards: [us-east/0]", ("us-east/0",)),
+    "a dedicated one by its name": ("shards: [eu-west/3, eu-west/0]", ("eu-west/3", "eu-west/0")),
+    "another promise by name": ("shards: [eu-west/1]", ("eu-west/1",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "shards"), PLACES.values(), ids=PLACES)
+def test_board_lives_on(load: Load, lines: str, shards: tuple[str, ...]) -> None:
+    cluster = spread(load, lines)
+    assert cluster.layout_of(SOLO) == Layout(1, shards)
+    assert cluster.board_home(SOLO) == cluster.shards[shards[0]].home
+
+
+MISPLACED = {
+    "a count above the pool": (
+        "home: eu-west\nshards: 4",
+        "shards must be a whole number from 1 to 3, or a list of names: pooled and at home in eu-west, with equal ack and on_region_loss, "
+        "are eu-west/0, eu-west/2, eu-west/5.",
+    ),
+    "shards of two homes": (
+        "shards: [eu-west/0, us-east/0]",
+        "shards must be shards of one home; eu-west/0 is at home in eu-west, us-east/0 in us-east.",
+    ),
+    "shards of two promises": (
+        "shards: [eu-west/3, eu-west/4]",
+        "shards must be shards that agree in ack and on_region_loss; eu-west/3 and eu-west/4 do not.",
+    ),
+    "one shard twice": ("shards: [eu-west/0, eu-west/0]", "shards must be a list of one shard or more, none of them twice."),
+    "a home that is another's": ("home: us-east\nshards: [eu-west/0]", "shards must be shards at home in us-east; eu-west/0 is not."),
+    "dense ranks over several": (
+        "home: eu-west\nshards: 2\nranking: dense",
+        "ranking must be unique or competition on a board of 2 shards.",
+    ),
+    "a count without a home": ("shards: 2", "home is missing; it must be `eu-west` or `us-east`, the homes of the shards."),
+}
+
+
+@pytest.mark.parametrize(("lines", "said"), MISPLACED.values(), ids=MISPLACED)
+def test_place_that_cannot_be_is_refused_by_its_key(load: Load, tmp_path: Path, lines: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spread(load, lines)
+    assert str(caught.value).replace(f"{tmp_path}/", "") == f"bad.yaml: boards.{SOLO}.{said}"
+
+
+def test_dense_ranks_on_one_shard_are_allowed(load: Load) -> None:
+    assert spread(load, "home: eu-west\nranking: dense").board_rules(SOLO).ranking == "dense"
+
+
+def test_second_column_is_a_rule(load: Load) -> None:
+    rules = spread(load, "home: eu-west\nsecondary: {direction: lower}").board_rules(SOLO)
+    assert (rules.direction, rules.secondary) == ("higher", "lower")
+
+
+def test_shard_gets_the_boards_that_it_leads_with_their_layouts(load: Load, tmp_path: Path) -> None:
+    cluster = spread(load, "shards: [eu-west/2, eu-west/0]")
+    boards = {spec.shard: spec.boards for spec in shard_specs(cluster, "us-east", tmp_path)}
+    assert boards.pop("eu-west/2") == {SOLO: (cluster.board_rules(SOLO), Layout(1, ("eu-west/2", "eu-west/0")))}
+    assert not any(boards.values())
+
+
+# Boards that are created at run time
+
+
+POOL = {f"eu-west/{n}": Place("eu-west", "quorum", "hold") for n in range(5)}
+IDS = [f"arena:mode-{n}:S1:global" for n in range(2000)]
+
+
+def test_hash_spreads_boards_evenly_over_the_pool() -> None:
+    counts = Counter(placing.by_hash(POOL, "eu-west", board)[0] for board in IDS)
+    assert set(counts) == set(POOL)
+    assert all(320 < count < 480 for count in counts.values())  # 400 each, more than four deviations of 17.9 away
+
+
+def test_shard_more_draws_its_part_and_moves_no_other_choice() -> None:
+    more = {**POOL, "eu-west/5": Place("eu-west", "quorum", "hold")}
+    changed = [board for board in IDS if placing.by_hash(POOL, "eu-west", board) != placing.by_hash(more, "eu-west", board)]
+    assert {placing.by_hash(more, "eu-west", board)[0] for board in changed} == {"eu-west/5"}
+    assert 260 < len(changed) < 410
+
+
+def test_hash_leaves_dedicated_and_unlike_shards_out() -> None:
+    places = {
+        "eu-west/0": Place("eu-west", "quorum", "hold"),
+        "eu-west/1": Place("eu-west", "quorum", "hold", pooled=False),
+        "eu-west/2": Place("eu-west", "local", "hold"),
+        "us-east/0": Place("us-east", "quorum", "hold"),
+    }
+    assert {placing.by_hash(places, "eu-west", board) for board in IDS} == {("eu-west/0",)}
+    with pytest.raises(InvalidInput, match=r"^shards must be 1, or a list of names"):
+        placing.by_hash(places, "eu-west", IDS[0], 2)
+    with pytest.raises(InvalidInput, match=r"no pooled shard is at home in ap-south"):
+        placing.by_hash(places, "ap-south", IDS[0])
+
+
+def test_spread_board_has_the_lead_it_would_have_alone() -> None:
+    for board in IDS[:50]:
+        names = placing.by_hash(POOL, "eu-west", board, 3)
+        assert len(set(names)) == 3
+        assert names[:1] == placing.by_hash(POOL, "eu-west", board)
+
+
+def test_reshard_keeps_the_shards_that_it_can() -> None:
+    dedicated = {**POOL, "eu-west/9": Place("eu-west", "quorum", "hold", pooled=False)}
+    four = placing.for_reshard(dedicated, IDS[0], ("eu-west/3", "eu-west/1"), 4)
+    assert four[:2] == ("eu-west/3", "eu-west/1")
+    assert len(set(four)) == 4
+    assert placing.for_reshard(dedicated, IDS[0], four, 1) == ("eu-west/3",)
+    assert "eu-west/9" not in placing.for_reshard(dedicated, IDS[0], ("eu-west/9",), 5)
 
 
 ADDRESSES = {

@@ -198,8 +198,8 @@ async def served(world: World) -> AsyncIterator[HttpCluster]:
 def test_the_client_speaks_the_public_interface(world: World) -> None:
     async def story() -> None:
         async with served(world) as cluster:
-            await cluster.create_board("eu-west", BOARD, "cumulative", "eu-west")
-            await cluster.create_board("eu-west", BOARD, "cumulative", "eu-west")
+            await cluster.create_board("eu-west", BOARD, "cumulative", "eu-west", "eu-west/0")
+            await cluster.create_board("eu-west", BOARD, "cumulative", "eu-west", "eu-west/0")
             assert (await cluster.status("eu-west"))["region"] == "eu-west"
             assert await cluster.ready("eu-west") == []
             events = [Event("e1", "p", 3), Event("e2", "p", -1)]

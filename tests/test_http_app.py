@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,6 +18,7 @@ from http_edge import COINS, OPERATOR, PRIVATE, SERVER, SOLO, World, event, prob
 
 from actors import messages
 from actors.messages import NoAuthority, Unanswered
+from journal.ports import Position
 from regions.answering import takes_gzip
 from regions.backend import Backend, FailoverRequest, LinkRequest
 from regions.problems import TABLE, markdown
@@ -131,7 +133,7 @@ def test_an_indefinite_refusal_is_503_with_every_result(world: World) -> None:
 
 
 def test_one_unknown_result_makes_the_batch_503_with_the_others_in_it(world: World) -> None:
-    world.backend.unknown_ids = {"e2"}
+    world.backend.unknown_ids = {"e2": ""}
     body = problem(world.submit(event("e1"), event("e2", "bob")), 503, "unknown")
     assert [result["outcome"] for result in body["results"]] == ["applied_first", "unknown"]
 
@@ -224,6 +226,7 @@ def test_boards_are_described(world: World) -> None:
     assert world.get(f"/v1/boards/{SOLO}").json() == {
         "board": SOLO, "policy": "best_score", "direction": "higher", "ties": "achieved_at", "ranking": "unique", "decimals": 0,
         "visibility": "public", "state": "open", "home": "eu-west", "shard": "eu-west/0", "total": 3, "generation": "s1",
+        "slices": 1, "shards": ["eu-west/0"], "layout": 1, "moving_to": None, "secondary": None,
         "incarnation": "b1", "max_value": None, "max_age_ms": None, "publish_interval_ms": 250, "retention_ms": 120_000, "rule_version": 1,
     }  # fmt: skip
 
@@ -235,6 +238,143 @@ def test_the_list_shows_public_boards_and_those_of_the_tokens_games(world: World
     assert shown() == {"solo", "coins", "laps"}
     assert shown(headers=SERVER) == {"solo", "coins", "laps", "duel"}
     assert shown(headers={"authorization": f"Bearer {token('reader', ('kart',))}"}) == {"solo", "coins", "laps"}
+
+
+def test_list_of_thousands_comes_in_pages_that_hold_each_board_once(world: World) -> None:
+    for number in range(2500):
+        world.backend.add(f"kart:laps-{number}:S1:global", visibility="public" if number % 2 else "private")
+    found: list[str] = []
+    pages, cursor = 0, ""
+    while True:
+        page = world.get(f"/v1/boards?limit=400{cursor}").json()
+        found += [board["board"] for board in page["boards"]]
+        pages += 1
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert found == sorted(board for board, kept in world.backend.kept.items() if kept.rules.visibility == "public")
+    assert (pages, len(found)) == (4, 1253)
+    assert len(world.get("/v1/boards").json()["boards"]) == 1000
+
+
+def test_last_page_that_is_full_has_no_next(world: World) -> None:
+    assert world.get("/v1/boards?limit=3").json()["next"] is None
+    assert world.get("/v1/boards?limit=2").json()["next"] == SOLO
+
+
+# Boards of several shards, and of two columns
+
+
+SHARDS = ("eu-west/0", "eu-west/1", "eu-west/2")
+BIG = "arena-clash:big:S7:global"
+PAIRS = "arena-clash:pairs:S7:global"
+
+
+def test_results_of_a_spread_board_say_how_to_wait_for_each(world: World) -> None:
+    world.backend.add(BIG, visibility="public", shards=SHARDS)
+    results = world.submit(*(event(f"e-{n}", f"p-{n}", n) for n in range(40)), board=BIG).json()["results"]
+    assert {result["shard"] for result in results} == set(SHARDS)
+    for result in results:
+        assert result["at_least"] == f"{result['shard']}:{result['epoch']}-{result['offset']}"
+        assert result["visible_by"] is None
+    assert "at_least" not in world.submit(event()).json()["results"][0]
+
+
+def test_places_of_a_spread_boards_events_are_of_a_generation_that_holds_them(world: World) -> None:
+    world.backend.add(BIG, visibility="public", shards=SHARDS)
+    results = world.submit(*(event(f"e-{n}", f"p-{n}", n) for n in range(40)), board=BIG, query="?include=rank").json()["results"]
+    assert [result["rank"] for result in results] == list(range(40, 0, -1))
+    waited = {ask.at_shard: ask.at_least for ask in world.backend.asked if ask.at_shard is not None}
+    last = {result["shard"]: Position(result["epoch"], result["offset"]) for result in results}
+    assert waited == last
+
+
+def test_place_is_null_for_the_shard_that_is_late_alone(world: World) -> None:
+    board = world.backend.add(BIG, visibility="public", shards=SHARDS)
+    world.submit(*(event(f"e-{n}", f"p-{n}", n) for n in range(40)), board=BIG)
+    world.backend.publish(BIG)
+    late = board.layout.shards[2]
+    seen = board.generations[1].offsets
+    board.generations[1] = msgspec.structs.replace(board.generations[1], offsets={**seen, late: 0})
+    world.backend.publish_on_wait = False
+    results = world.submit(*(event(f"e-{n}", f"p-{n}", n) for n in range(40)), board=BIG, query="?include=rank").json()["results"]
+    assert {result["shard"] for result in results if result["rank"] is None} == {late}
+
+
+def test_events_whose_shard_has_no_authority_are_unknown_with_its_code_and_the_others_count(world: World) -> None:
+    world.backend.add(BIG, visibility="public", shards=SHARDS)
+    world.backend.unknown_ids = {"e-1": "no_authority", "e-2": ""}
+    response = world.submit(event("e-1", "a", 1), event("e-2", "b", 1), event("e-3", "c", 1), board=BIG)
+    body = problem(response, 503, "unknown")
+    assert body["definite"] is False
+    assert response.headers["retry-after"] == "1"
+    assert body["results"][:2] == [
+        {"event_id": "e-1", "outcome": "unknown", "code": "no_authority"},
+        {"event_id": "e-2", "outcome": "unknown"},
+    ]
+    assert body["results"][2]["outcome"] == "applied_first"
+
+
+def test_second_column_decides_between_equal_values_and_is_shown(world: World) -> None:
+    world.backend.add(PAIRS, visibility="public", secondary="lower", decimals=2)
+    answer = world.submit(
+        event("e-1", "a", "9.50", secondary=300), event("e-2", "b", 9.5, secondary="-2"), event("e-3", "c", 9, secondary=0), board=PAIRS
+    )
+    assert [result["outcome"] for result in answer.json()["results"]] == ["applied_first"] * 3
+    world.backend.publish(PAIRS)
+    rows = world.get(f"/v1/boards/{PAIRS}/top").json()["entries"]
+    assert [(row["player_id"], row["value"], row["secondary"]) for row in rows] == [
+        ("b", "9.50", "-2"),
+        ("a", "9.50", "300"),
+        ("c", "9.00", "0"),
+    ]
+    assert world.get(f"/v1/boards/{PAIRS}").json()["secondary"] == {"direction": "lower"}
+
+
+def test_second_column_is_part_of_what_makes_two_events_the_same(world: World) -> None:
+    world.backend.add(PAIRS, visibility="public", secondary="lower")
+    sent = event("e-1", "a", 5, secondary=300)
+    assert world.submit(sent, board=PAIRS).json()["results"][0]["outcome"] == "applied_first"
+    assert world.submit({**sent, "secondary": "300"}, board=PAIRS).json()["results"][0]["outcome"] == "duplicate"
+    problem(world.submit({**sent, "secondary": 299}, board=PAIRS), 409, "conflict")
+
+
+# Operators and boards
+
+
+def operate(world: World, method: str, url: str, **options: Any) -> httpx.Response:
+    return world.call(method, url, headers=OPERATOR, **options)
+
+
+def test_board_is_created_over_shards_with_a_second_column(world: World) -> None:
+    wanted = {"board": BIG, "policy": "best_score", "shards": 3, "secondary": {"direction": "lower"}}
+    made = operate(world, "POST", "/v1/admin/boards", json=wanted)
+    assert made.status_code == 201
+    assert (made.json()["slices"], made.json()["shards"], made.json()["secondary"]) == (3, list(SHARDS), {"direction": "lower"})
+    named = operate(world, "POST", "/v1/admin/boards", json={"board": PAIRS, "policy": "latest", "shards": ["eu-west/2"]})
+    assert (named.json()["shard"], named.json()["shards"]) == ("eu-west/2", ["eu-west/2"])
+
+
+def test_board_is_removed_by_operators_of_its_game_alone(world: World) -> None:
+    problem(world.call("DELETE", f"/v1/admin/boards/{SOLO}", headers=SERVER), 403, "wrong_scope")
+    foreign = {"authorization": f"Bearer {token('operator', ('kart',))}"}
+    problem(world.call("DELETE", f"/v1/admin/boards/{SOLO}", headers=foreign), 403, "foreign_game")
+    assert operate(world, "DELETE", f"/v1/admin/boards/{SOLO}").json() == {"board": SOLO, "incarnation": "b1", "removed": True}
+    assert world.backend.removals == [(SOLO, "operator-1")]
+    problem(world.get(f"/v1/boards/{SOLO}"), 404, "unknown_board")
+    problem(operate(world, "DELETE", f"/v1/admin/boards/{SOLO}"), 404, "unknown_board")
+
+
+def test_move_is_ordered_watched_and_given_up(world: World) -> None:
+    url = f"/v1/admin/boards/{SOLO}/relocate"
+    begun = operate(world, "POST", url, json={"shards": 2})
+    assert (begun.status_code, begun.json()["layout"]) == (202, {"number": 2, "shards": ["eu-west/0", "eu-west/1"]})
+    told = operate(world, "GET", url).json()
+    assert (told["moving"], told["phase"], told["layout"]["number"], told["to"]["number"]) == (True, "copying", 1, 2)
+    assert world.get(f"/v1/boards/{SOLO}").json()["moving_to"] == {"number": 2, "shards": ["eu-west/0", "eu-west/1"]}
+    assert operate(world, "DELETE", url).json()["moving"] is False
+    assert operate(world, "POST", url, json={"shards": ["eu-west/0"]}).status_code == 200
+    assert world.backend.relocations == [(SOLO, 2, "operator-1"), (SOLO, None, "operator-1")]
 
 
 # Headers
@@ -514,7 +654,9 @@ def test_openapi_covers_every_call_and_docs_are_served(world: World) -> None:
     document = world.get("/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/boards", "/v1/boards/{board}", "/v1/boards/{board}/top", "/v1/boards/{board}/players/{player}", "/v1/boards/{board}/ranks",
-        "/v1/boards/{board}/events", "/v1/status", "/healthz", "/readyz", "/v1/admin/boards", "/v1/admin/failover", "/v1/admin/links",
+        "/v1/boards/{board}/friends/{player}",
+        "/v1/boards/{board}/events", "/v1/status", "/healthz", "/readyz", "/v1/admin/boards",
+        "/v1/admin/boards/{board}", "/v1/admin/boards/{board}/relocate", "/v1/admin/failover", "/v1/admin/links",
         "/v1/admin/regions/{name}/readmit", "/v1/admin/audit",
         "/v1/admin/orphans", "/v1/admin/orphans/resubmit", "/v1/admin/orphans/sign-off",
         "/v1/admin/drills", "/v1/admin/drills/{drill}", "/v1/admin/stall",

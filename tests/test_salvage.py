@@ -2,9 +2,10 @@
 
 import itertools
 
+import msgspec
 import pytest
 
-from boards.model import BoardRules, Outcome, Row
+from boards.model import BoardRules, Layout, Outcome, Row
 from boards.policies import make_rules
 from failover import salvage
 from failover.salvage import SALVAGED, Finding, Known, Place
@@ -59,6 +60,17 @@ def test_protocol_records_are_dropped_and_counted_where_they_stood() -> None:
     assert orphans.dropped == {(3, 8): 1, (3, 9): 1, (3, 10): 2}
     assert [event.place for event in orphans.events] == [Place(3, 9, 0)]
     assert orphans.boards == []
+
+
+def test_a_second_column_and_a_layout_are_salvaged_and_slices_are_left_to_their_lead() -> None:
+    layout = Layout(1, ("eu/0", "eu/1"))
+    lead = msgspec.structs.replace(created(1, SOLO), layout=layout)
+    other = msgspec.structs.replace(created(2, DUEL), layout=layout, slice=1)
+    event = msgspec.structs.replace(scored("e7"), second=-5)
+    orphans = salvage.sort_out(cut((3, 9, [lead, other, event])), {})
+    assert [(board.board_id, board.layout) for board in orphans.boards] == [(SOLO, layout)]
+    assert [one.submission.second for one in orphans.events] == [-5]
+    assert orphans.dropped == {(3, 9): 1}
 
 
 def test_an_event_is_sent_again_with_its_own_identity_content_times_and_subject() -> None:

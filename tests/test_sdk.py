@@ -594,6 +594,65 @@ def test_acknowledgement_is_what_a_read_waits_for() -> None:
     assert world.sent[-1].headers["authorization"] == "Bearer t0ken"
 
 
+def test_acknowledgement_of_a_spread_board_names_its_shard() -> None:
+    world = World()
+    told = [{**result(f"e-{n}", offset=1040 + n), "shard": shard, "at_least": f"{shard}:7-{1040 + n}"} for n, shard in SPREAD]
+    world.scripts = {"eu": [httpx.Response(200, json={"board": BOARD, "results": told})]}
+    client = world.client()
+    reply = client.submit(BOARD, [Event(player_id="p", value=1, event_id=f"e-{n}") for n, _ in SPREAD])
+    assert [r.position for r in reply.results] == ["eu-west/0:7-1040", "eu-west/1:7-1041", "eu-west/0:7-1042"]
+    assert reply.positions == {"eu-west/0": "eu-west/0:7-1042", "eu-west/1": "eu-west/1:7-1041"}
+    assert reply.position is None
+    world.scripts = {"eu": [httpx.Response(200, json=envelope(entry(1, "p", "1")))]}
+    client.rank(BOARD, "p", at_least=reply.results[1])
+    assert dict(world.sent[-1].url.params)["at_least"] == "eu-west/1:7-1041"
+    with pytest.raises(ValueError, match="several shards"):
+        client.top(BOARD, at_least=reply)
+
+
+SPREAD = [(0, "eu-west/0"), (1, "eu-west/1"), (2, "eu-west/0")]
+
+
+def test_estimate_is_asked_for_and_labelled() -> None:
+    world = World()
+    body = envelope(entry(40, "p", "1"), exact=False, mode="approximate", error_bound=12)
+    place = serve(world, body).rank(BOARD, "p", approximate=True)
+    assert dict(world.sent[-1].url.params) == {"view": "rank", "mode": "approximate"}
+    assert (place.exact, place.mode, place.error_bound) == (False, "approximate", 12)
+
+
+def test_estimate_without_a_position_and_a_share_are_read() -> None:
+    world = World()
+    without = {name: item for name, item in entry(1, "p", "1").items() if name != "position"}
+    place = serve(world, envelope(without, exact=False, mode="approximate", error_bound=0, percentile=99.9876)).percentile(BOARD, "p")
+    assert dict(world.sent[-1].url.params) == {"view": "percentile"}
+    assert (place.entry.position, place.entry.rank, place.percentile) == (None, 1, Decimal("99.9876"))
+
+
+def test_second_column_is_sent_and_read() -> None:
+    world = World()
+    world.client().submit_one(BOARD, "p", 5, secondary=2**63 - 1)
+    assert json.loads(world.sent[0].content)["events"][0]["secondary"] == 2**63 - 1
+    page = serve(World(), envelope({**entry(1, "p", "5"), "secondary": "-9007199254740993"})).top(BOARD)
+    assert page.entries[0].secondary == -9007199254740993
+    with pytest.raises(TypeError, match="secondary must be int"):
+        world.client().submit_one(BOARD, "p", 5, secondary=1.5)  # type: ignore[arg-type]
+
+
+def test_events_refused_by_one_shard_of_several_are_sent_again_alone() -> None:
+    world = World()
+
+    def partly(request: httpx.Request) -> httpx.Response:
+        first, second = (event["event_id"] for event in json.loads(request.content)["events"])
+        results = [result(first), {"event_id": second, "outcome": "unknown", "code": "no_authority"}]
+        return problem(503, "unknown", definite=False, results=results)
+
+    world.scripts = {"eu": [partly]}
+    reply = world.client().submit(BOARD, [Event(player_id="a", value=1, event_id="e-1"), Event(player_id="b", value=1, event_id="e-2")])
+    assert (world.ids(0), world.ids(1)) == (["e-1", "e-2"], ["e-2"])
+    assert [r.outcome for r in reply.results] == ["applied", "applied"]
+
+
 def test_pages_stay_with_the_generation_of_the_first() -> None:
     world = World()
     pages = [httpx.Response(200, json=envelope(entry(n, f"p{n}", "1"), next=f"c{n}" if n < 3 else None)) for n in (1, 2, 3)]
@@ -635,6 +694,39 @@ def test_boards_and_one_board() -> None:
     assert client.boards() == (client.board(BOARD),)
     client.create_board(BOARD, policy="best_score", decimals=2, home=None, max_value=Decimal("9.50"))
     assert json.loads(world.sent[-1].content) == {"board": BOARD, "policy": "best_score", "decimals": 2, "max_value": "9.50"}
+
+
+def test_all_boards_are_read_page_by_page() -> None:
+    world = World()
+    pages = [{"boards": [{"board": f"a:b:c:{n}"}], "next": f"a:b:c:{n}" if n < 3 else None} for n in (1, 2, 3)]
+    world.scripts = {"eu": [httpx.Response(200, json=page) for page in pages]}
+    assert [board.board for board in world.client().boards()] == ["a:b:c:1", "a:b:c:2", "a:b:c:3"]
+    assert [dict(request.url.params) for request in world.sent] == [{}, {"cursor": "a:b:c:1"}, {"cursor": "a:b:c:2"}]
+
+
+def test_board_is_created_over_shards_and_moved() -> None:
+    world = World()
+    one = {"board": BOARD, "shard": "eu-west/0", "slices": 2, "shards": ["eu-west/0", "eu-west/1"], "layout": 1}
+    going = {"board": BOARD, "moving": True, "layout": {"number": 2, "shards": ["eu-west/3"]}}
+    world.scripts = {"eu": [httpx.Response(201, json=one), httpx.Response(202, json=going)]}
+    client = world.client()
+    made = client.create_board(BOARD, policy="latest", shards=2, secondary="lower")
+    assert (made.slices, made.shards) == (2, ("eu-west/0", "eu-west/1"))
+    assert json.loads(world.sent[0].content) == {"board": BOARD, "policy": "latest", "shards": 2, "secondary": {"direction": "lower"}}
+    assert client.relocate(BOARD, "eu-west/3").layout["number"] == 2
+    assert world.sent[1].url.path == f"/v1/admin/boards/{BOARD}/relocate"
+    assert json.loads(world.sent[1].content) == {"shards": ["eu-west/3"]}
+    with pytest.raises(TypeError, match="shards must be a number, or names"):
+        client.relocate(BOARD, 2.0)  # type: ignore[arg-type]
+
+
+def test_removal_is_not_repeated_once_it_may_have_happened() -> None:
+    """Between the two a board of that id could have been made anew."""
+    world = World()
+    world.scripts = {"eu": [httpx.ReadTimeout("slow")]}
+    with pytest.raises(OutcomeUnknown):
+        world.client().remove_board(BOARD)
+    assert [(r.method, r.url.host, r.url.path) for r in world.sent] == [("DELETE", "eu", f"/v1/admin/boards/{BOARD}")]
 
 
 # What is sent
@@ -753,7 +845,7 @@ def test_async_pages() -> None:
 def test_the_real_http_edge_answers_what_this_client_reads() -> None:
     """The app of a region, on its memory backend, behind the asynchronous client."""
     edge = http_edge.World()
-    edge.backend.unknown_ids = {"e-2"}
+    edge.backend.unknown_ids = {"e-2": ""}
 
     async def main() -> None:
         async with AsyncLaurelClient(
