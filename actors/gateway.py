@@ -1,4 +1,4 @@
-"""The gateway actor: a region's HTTP edge and its link server, in one process.
+"""The gateway actor: a region's HTTP edge, and in the first one its link server, in one process.
 
 Owns: the listening sockets, the directory of owners, and the newest generations' common answers, all in
 memory. Can lose: all of it; requests under way when it dies have an unknown outcome, and clients send them
@@ -22,6 +22,10 @@ class RunningGateway(Protocol):
 
     async def close(self) -> None:
         """Stop serving: requests under way end first."""
+        ...
+
+    def silence(self) -> dict[str, int]:
+        """Shard -> milliseconds since progress of its authority was heard by this region's acceptor."""
         ...
 
 
@@ -50,3 +54,7 @@ class GatewayActor:
     def health(self) -> dict[str, Any]:
         """Whether the servers are open."""
         return {"open": self._running is not None}
+
+    def silence(self) -> dict[str, int]:
+        """See `RunningGateway.silence`; {} while it is not open."""
+        return self._running.silence() if self._running is not None else {}

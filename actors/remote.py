@@ -20,10 +20,10 @@ import ray
 from ray.exceptions import RayError
 
 from actors import orders
-from actors.asking import JoinedAsks, answers_at_once
 from actors.gateway import GatewayActor
-from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, from_wire, to_wire
+from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, to_wire
 from actors.replica import News, ReplicaActor
+from actors.replica_pool import ReplicaPool
 from actors.shard import ShardActor, decode_submit
 
 log = logging.getLogger("laurel.actors")
@@ -38,6 +38,15 @@ _news = msgspec.msgpack.Decoder(News)
 
 #: Seconds after which a call to an actor of this region counts as unanswered.
 CALL_S = 8.0
+
+
+#: Set for each node of a region by what starts it; 1 is the head.
+NODE_NUMBER = "LAUREL_NODE"
+
+
+def node_number() -> int:
+    """Number of the node that this process runs on, within its region."""
+    return int(os.environ.get(NODE_NUMBER, "1"))
 
 
 def exit_process(why: str) -> None:
@@ -107,8 +116,8 @@ class ShardWorker:
         return await orders.operate(self.actor, order)
 
     async def status(self) -> dict[str, Any]:
-        """See `ShardActor.status`."""
-        return self.actor.status()
+        """See `ShardActor.status`; and the node."""
+        return {**self.actor.status(), "node": node_number()}
 
 
 class ReplicaWorker:
@@ -133,78 +142,135 @@ class ReplicaWorker:
         return _encode(await self.actor.news(since))
 
     async def status(self) -> dict[str, Any]:
-        """See `ReplicaActor.status`."""
-        return self.actor.status()
+        """See `actors.replica_pool.ReplicaCalls.status`."""
+        return {"node": node_number(), "shards": self.actor.status()}
+
+    async def place(self) -> tuple[int, bool]:
+        """Number of its node, and whether it serves all shards."""
+        return node_number(), all(facts["serving"] for facts in self.actor.status().values())
 
 
 class GatewayWorker:
     """`actors.gateway.GatewayActor` in a worker process."""
 
-    def __init__(self, factory: str, spec: Any, shards: list[str]) -> None:
-        handles = LocalHandles({s: ray.get_actor(f"shard {s}") for s in shards}, ray.get_actor("replica"))
+    def __init__(self, factory: str, spec: Any, shards: list[str], replicas: list[str], gateways: list[str]) -> None:
+        """`gateways` are the region's other ones, by name; they may start later than this one."""
+        handles = LocalHandles(
+            {s: ray.get_actor(f"shard {s}") for s in shards},
+            {name: ray.get_actor(name) for name in replicas},
+            {name: functools.partial(ray.get_actor, name) for name in gateways},
+        )
         self.actor = GatewayActor(_make(factory, spec, handles), exit_process)
         self.actor.start()
 
     async def health(self) -> dict[str, Any]:
-        """See `GatewayActor.health`."""
-        return self.actor.health()
+        """See `GatewayActor.health`; and the node."""
+        return {**self.actor.health(), "node": node_number()}
+
+    async def silence(self) -> dict[str, int]:
+        """See `GatewayActor.silence`."""
+        return self.actor.silence()
+
+
+async def _await(call: Callable[[], Any], timeout_s: float) -> Any:
+    """The result of a call to an actor; TimeoutError means that its outcome is unknown."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call()
+    except RayError as error:
+        raise TimeoutError(f"an actor of this region did not answer: {type(error).__name__}") from error
+
+
+class RayReplica:
+    """`actors.replica_pool.ReplicaCalls` of a replica actor."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def ask(self, asks: list[Ask], timeout_s: float) -> list[Answer | WireError]:
+        """See the port."""
+        return _answers.decode(await _await(functools.partial(self._handle.ask.remote, _encode(asks)), timeout_s))
+
+    async def news(self, since: int) -> News:
+        """See the port."""
+        return _news.decode(await _await(functools.partial(self._handle.news.remote, since), 10.0))
+
+    async def status(self) -> dict[str, Any]:
+        """See the port."""
+        result: dict[str, Any] = await _await(self._handle.status.remote, 2.0)
+        return result
 
 
 class LocalHandles:
     """A gateway's way to the actors of its own region. Every call has a timeout; TimeoutError means unknown."""
 
-    def __init__(self, shards: Mapping[str, Handle], replica: Handle, *, call_s: float = CALL_S) -> None:
-        self._shards, self._replica, self._call_s = dict(shards), replica, call_s
-        self._joined = JoinedAsks(self._ask_replica)
-
-    async def _await(self, call: Callable[[], Any], timeout_s: float | None = None) -> Any:
-        try:
-            async with asyncio.timeout(timeout_s or self._call_s):
-                return await call()
-        except RayError as error:
-            raise TimeoutError(f"an actor of this region did not answer: {type(error).__name__}") from error
+    def __init__(
+        self,
+        shards: Mapping[str, Handle],
+        replicas: Mapping[str, Handle],
+        gateways: Mapping[str, Callable[[], Handle]] | None = None,
+        *,
+        call_s: float = CALL_S,
+    ) -> None:
+        """`gateways`: how to find the region's other ones."""
+        self._shards, self._call_s = dict(shards), call_s
+        self._gateways = dict(gateways or {})
+        self._found: dict[str, Handle] = {}
+        self.replicas = ReplicaPool({name: RayReplica(handle) for name, handle in replicas.items()})
+        #: A line for each replica, as of the last `replica_status`.
+        self.replica_lines: list[dict[str, Any]] = []
 
     async def submit(self, shard: str, payload: bytes) -> bytes:
         """See `ShardWorker.submit`."""
-        result: bytes = await self._await(functools.partial(self._shards[shard].submit.remote, payload))
+        result: bytes = await _await(functools.partial(self._shards[shard].submit.remote, payload), self._call_s)
         return result
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         """See `ShardActor.drain`."""
-        result: int | None = await self._await(functools.partial(self._shards[shard].drain.remote, epoch, to, asked_by), 12.0)
+        result: int | None = await _await(functools.partial(self._shards[shard].drain.remote, epoch, to, asked_by), 12.0)
         return result
 
     async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
         """See `ShardWorker.operate`."""
-        result: dict[str, Any] = await self._await(functools.partial(self._shards[shard].operate.remote, order), 30.0)
+        result: dict[str, Any] = await _await(functools.partial(self._shards[shard].operate.remote, order), 30.0)
         return result
 
     async def shard_status(self, shard: str) -> dict[str, Any]:
         """See `ShardActor.status`."""
-        result: dict[str, Any] = await self._await(functools.partial(self._shards[shard].status.remote), 2.0)
+        result: dict[str, Any] = await _await(functools.partial(self._shards[shard].status.remote), 2.0)
         return result
 
     async def ask(self, ask: Ask) -> Answer:
-        """Ask the region's replica. Raises `Unanswered`, or TimeoutError."""
-        if answers_at_once(ask):
-            return await self._joined.ask(ask)
-        (reply,) = await self._ask_replica([ask])
-        if isinstance(reply, Answer):
-            return reply
-        raise from_wire(reply)
-
-    async def _ask_replica(self, asks: list[Ask]) -> list[Answer | WireError]:
-        call = functools.partial(self._replica.ask.remote, _encode(asks))
-        return _answers.decode(await self._await(call, 3.0 + max(ask.wait_ms for ask in asks) / 1000))
+        """See `ReplicaPool.ask`."""
+        return await self.replicas.ask(ask)
 
     async def news(self, since: int) -> News:
-        """The replica's long poll."""
-        return _news.decode(await self._await(functools.partial(self._replica.news.remote, since), 10.0))
+        """See `ReplicaPool.news`."""
+        return await self.replicas.news(since)
 
     async def replica_status(self) -> dict[str, Any]:
-        """See `ReplicaActor.status`."""
-        result: dict[str, Any] = await self._await(functools.partial(self._replica.status.remote), 2.0)
+        """See `ReplicaActor.status`: of the most advanced replica."""
+        status = await self.replicas.status()
+        self.replica_lines = status.replicas
+        return status.shards
+
+    async def gateway(self, name: str) -> dict[str, Any]:
+        """See `GatewayWorker.health`, of another gateway of this region."""
+        result: dict[str, Any] = await _await(self._gateway(name).health.remote, 2.0)
         return result
+
+    async def silence(self, name: str) -> dict[str, int]:
+        """See `GatewayActor.silence`, of another gateway of this region."""
+        result: dict[str, int] = await _await(self._gateway(name).silence.remote, 2.0)
+        return result
+
+    def _gateway(self, name: str) -> Handle:
+        try:
+            if name not in self._found:
+                self._found[name] = self._gateways[name]()
+            return self._found[name]
+        except ValueError as error:
+            raise TimeoutError(f"{name} has not been started yet") from error
 
 
 def _actor(worker: type[Any], *, max_concurrency: int) -> Any:

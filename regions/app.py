@@ -19,9 +19,12 @@ from starlette.types import Message, Receive, Scope, Send
 from actors.messages import Unanswered
 from boards.errors import InvalidInput
 from boards.ids import check_board_id, check_player_id
-from regions import admin_api, audit_api, drill_api, orphans_api, problems, read_api, submit_api
+from regions import admin_api, audit_api, boards_api, drill_api, orphans_api, problems, read_api, submit_api
 from regions.answering import Edge, Headers, Reply, problem_reply
 from regions.backend import Backend, Limits
+from regions.boards_api import PAGE_DEFAULT, PAGE_MAX
+from regions.friends import FriendsSource
+from regions.friends_api import FriendsBoards
 from regions.problems import ProblemError
 from regions.read_api import TOP_DEFAULT, TOP_MAX, WINDOW_DEFAULT, WINDOW_MAX, ReadyTop
 from regions.tokens import TokenError, TokenVerifier
@@ -32,18 +35,20 @@ _BOARDS = b"/v1/boards/"
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
-def create_app(backend: Backend, *, verifier: TokenVerifier, limits: Limits | None = None) -> "EdgeApp":
+def create_app(
+    backend: Backend, *, verifier: TokenVerifier, limits: Limits | None = None, friends: FriendsSource | None = None
+) -> "EdgeApp":
     """The ASGI app of a region's public edge. `EdgeApp.api` takes further routes."""
-    return EdgeApp(Edge(backend=backend, verifier=verifier, limits=limits or Limits()))
+    return EdgeApp(Edge(backend=backend, verifier=verifier, limits=limits or Limits()), friends)
 
 
 class EdgeApp:
     """The outer layer; see the module. Turns every error into a problem and leaves nothing to a server's own pages."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, friends: FriendsSource | None = None) -> None:
         self._edge = edge
         self._ready_top = ReadyTop(edge)
-        self.api = make_api(edge)
+        self.api = make_api(edge, friends)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -106,15 +111,15 @@ def _without_body(send: Send) -> Send:
 def board_path(raw_path: bytes) -> list[str] | None:
     """The decoded segments below `/v1/boards/`, with the ids in them checked; None for any other path.
 
-    Whatever follows `players/` is one player id, slashes included, so that the check can name the field.
+    Whatever follows `players/` or `friends/` is one player id, slashes included, so that the check can name the field.
     """
     path = raw_path.partition(b"?")[0]
     if not path.startswith(_BOARDS):
         return None
     board, *rest = path[len(_BOARDS) :].split(b"/")
     segments = [check_board_id(_decoded(board, "board"))]
-    if rest[:1] == [b"players"] and len(rest) > 1:
-        return [*segments, "players", check_player_id(_decoded(b"/".join(rest[1:]), "player_id"))]
+    if rest[:1] in ([b"players"], [b"friends"]) and len(rest) > 1:
+        return [*segments, rest[0].decode(), check_player_id(_decoded(b"/".join(rest[1:]), "player_id"))]
     return [*segments, *(_decoded(segment, "path") for segment in rest)]
 
 
@@ -143,7 +148,7 @@ def problem_of(edge: Edge, request: Request, exc: Exception) -> Reply:
     return problem_reply(exc, region=edge.backend.region, cors=cors)
 
 
-def make_api(edge: Edge) -> FastAPI:
+def make_api(edge: Edge, friends: FriendsSource | None = None) -> FastAPI:
     """The inner layer: every route, documented. Parameters and bodies are checked by the handlers, not by FastAPI."""
     api = FastAPI(
         title="Laurel",
@@ -168,10 +173,10 @@ def make_api(edge: Edge) -> FastAPI:
         return PlainTextResponse(problems.markdown(), media_type="text/markdown")
 
     async def list_boards(request: Request) -> Response:
-        return await read_api.boards(edge, request)
+        return await boards_api.boards(edge, request)
 
     async def get_board(request: Request, board: str) -> Response:
-        return await read_api.board(edge, request, board)
+        return await boards_api.board(edge, request, board)
 
     async def get_top(request: Request, board: str) -> Response:
         return await read_api.top(edge, request, board)
@@ -182,12 +187,23 @@ def make_api(edge: Edge) -> FastAPI:
     async def post_ranks(request: Request, board: str) -> Response:
         return await read_api.ranks(edge, request, board)
 
+    friends_boards = FriendsBoards(edge, friends)
+
+    async def get_friends(request: Request, board: str, player: str) -> Response:
+        return await friends_boards.board(request, board, player)
+
     async def post_events(request: Request, board: str) -> Response:
         return await submit_api.submit(edge, request, board)
 
     def plain(handler: Callable[[Edge, Request], Awaitable[Reply]]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             return await handler(edge, request)
+
+        return handle
+
+    def of_board(handler: Callable[[Edge, Request, str], Awaitable[Reply]]) -> Callable[[Request, str], Awaitable[Response]]:
+        async def handle(request: Request, board: str) -> Response:
+            return await handler(edge, request, board)
 
         return handle
 
@@ -216,7 +232,8 @@ def make_api(edge: Edge) -> FastAPI:
         "/v1/boards",
         list_boards,
         "Boards that this token may read; the public ones without a token",
-        (*read[1:4], "not_serving"),
+        (*read[1:4], "unknown_parameter", "bad_parameter", "bad_cursor", "not_serving"),
+        query=_LIST,
     )
     _route(
         api, "GET", "/v1/boards/{board}", get_board, "One board: its rules, home, player count, newest generation", (*read, "not_serving")
@@ -230,6 +247,10 @@ def make_api(edge: Edge) -> FastAPI:
         api, "POST", "/v1/boards/{board}/ranks", post_ranks, "Places of up to 1000 players", (*asked, *change[4:]), query=_PINS, body=_RANKS
     )
     _route(
+        api, "GET", "/v1/boards/{board}/friends/{player}", get_friends, "A player and the player's friends, ranked among themselves",
+        (*asked, "foreign_player", "friends_not_configured", "friends_invalid", "friends_unavailable"), query=(_PAGE[0], *_PINS),
+    )  # fmt: skip
+    _route(
         api, "POST", "/v1/boards/{board}/events", post_events, "Submit 1 to 1000 events; one result each, in order",
         (*read, *change[4:], "no_events", "too_many_events", "conflict", *_NO_WRITES, "not_serving", "unknown"),
         query=_INCLUDE, body=_EVENTS,
@@ -238,8 +259,24 @@ def make_api(edge: Edge) -> FastAPI:
     _route(api, "GET", "/healthz", plain(admin_api.healthz), "This process answers", ())
     _route(api, "GET", "/readyz", plain(admin_api.readyz), "This region can serve", ("not_ready",))
     _route(
-        api, "POST", "/v1/admin/boards", plain(admin_api.create_board), "Create a board; 200 if it is there with the same rules",
-        (*change, "bad_rule", "board_exists", "unknown_region"), body=_BOARD,
+        api, "POST", "/v1/admin/boards", plain(boards_api.create), "Create a board; 200 if it is there with the same rules",
+        (*change, "bad_rule", "board_exists", "unknown_region", "not_serving"), body=_BOARD,
+    )  # fmt: skip
+    _route(
+        api, "DELETE", "/v1/admin/boards/{board}", of_board(boards_api.remove), "Remove a board, for good, in all regions",
+        (*read, "no_authority", "not_serving"),
+    )  # fmt: skip
+    _route(
+        api, "POST", "/v1/admin/boards/{board}/relocate", of_board(boards_api.relocate), "Begin to move a board to other shards",
+        (*read[:-1], *change[4:], "bad_rule", "relocation_refused", "no_authority"), body=_object(("shards",), shards=_SHARDS),
+    )  # fmt: skip
+    _route(
+        api, "GET", "/v1/admin/boards/{board}/relocate", of_board(boards_api.relocation), "How far a board's move is",
+        (*read, "no_authority"),
+    )  # fmt: skip
+    _route(
+        api, "DELETE", "/v1/admin/boards/{board}/relocate", of_board(boards_api.abort_relocation), "Give a board's move up; it stays",
+        (*read, "relocation_refused", "no_authority"),
     )  # fmt: skip
     _route(
         api, "POST", "/v1/admin/failover", plain(admin_api.failover), "Move authority over a shard, a board's shard, or all of a region",
@@ -328,7 +365,15 @@ _TEXT, _FLAG, _WHOLE = {"type": "string"}, {"type": "boolean"}, {"type": "intege
 _TIME = {"type": "string", "format": "date-time"}
 _NUMBER = {"oneOf": [{"type": "integer"}, {"type": "number"}, {"type": "string", "pattern": r"^-?(0|[1-9]\d*)(\.\d+)?$"}]}
 #: Why no authority takes a write.
-_NO_WRITES = ("no_authority", "draining", "lagging", "no_lease", "hold")
+_NO_WRITES = ("no_authority", "draining", "lagging", "no_lease", "hold", "moving", "moved")
+#: How many shards, or which.
+_SHARDS = {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "array", "minItems": 1, "items": _TEXT}]}
+_LIST = (
+    _parameter(
+        "limit", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT}, "Boards on the page"
+    ),
+    _parameter("cursor", _TEXT, "`next` of an earlier page"),
+)  # fmt: skip
 _PAGE = (
     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": TOP_MAX, "default": TOP_DEFAULT}, "Entries on the page"),
     _parameter("cursor", _TEXT, "`next` or `previous` of an earlier page; bound to its generation"),
@@ -336,7 +381,9 @@ _PAGE = (
 _PINS = (
     _parameter("generation", {"type": "string", "pattern": r"^s\d+$"}, "Answer from this generation; 410 when it is gone"),
     _parameter(
-        "at_least", {"type": "string", "pattern": r"^\d+-\d+$"}, "`<epoch>-<offset>`: wait up to 1 s for a generation that includes it"
+        "at_least",
+        {"type": "string", "pattern": r"^([a-z0-9-]+/\d+:)?\d+-\d+$"},
+        "`<epoch>-<offset>`, on a board of several shards `<shard>:<epoch>-<offset>`: wait up to 1 s for a generation that includes it",
     ),
 )
 _VIEW = (
@@ -345,8 +392,9 @@ _VIEW = (
 )
 _INCLUDE = (_parameter("include", _one_of("rank"), "Add each player's place as soon as a generation holds the event, at most 1 s"),)
 _EVENT = _object(
-    ("event_id", "player_id"), event_id=_TEXT, player_id=_TEXT, value=_NUMBER, delta=_NUMBER, achieved_at=_TIME, submitted_at=_TIME
-)
+    ("event_id", "player_id"), event_id=_TEXT, player_id=_TEXT, value=_NUMBER, delta=_NUMBER, secondary=_NUMBER, achieved_at=_TIME,
+    submitted_at=_TIME,
+)  # fmt: skip
 _EVENTS = {"oneOf": [_object(("events",), events={"type": "array", "minItems": 1, "maxItems": 1000, "items": _EVENT}), _EVENT]}
 _RANKS = _object(("players",), players={"type": "array", "minItems": 1, "maxItems": 1000, "items": _TEXT}, among=_one_of("board", "listed"))
 _BOARD = _object(
@@ -358,6 +406,8 @@ _BOARD = _object(
     ranking=_one_of("unique", "competition", "dense"),
     decimals=_WHOLE,
     home=_TEXT,
+    shards=_SHARDS,
+    secondary=_object(("direction",), direction=_one_of("higher", "lower")),
     visibility=_one_of("public", "private"),
     publish_interval_ms=_WHOLE,
     retention_ms=_WHOLE,

@@ -3,6 +3,8 @@
 Exit code 2 where nothing was started because of what was asked or configured, 1 for what failed.
 """
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from config.loading import load_cluster
 from config.models import ClusterConfig, ConfigError
 from laurel import showing
 from laurel.commands import DATA_DIR, OPERATOR, CommandError, DataDir, Json, Token, Url, client_for
-from regions import up_command
+from regions import node_command, up_command
 from regions.launcher import StartError
 from regions.specs import make_keys
 from regions.tokens import SCOPES, KeyFileError, KeyPair, Scope
@@ -79,6 +81,27 @@ def region_start(
         up_command.start_region(config=cluster, config_file=config, data_dir=data_dir, region=name, as_json=as_json)
 
 
+@region_app.command("node")
+def region_node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A region of the cluster file that has a `head`.")],
+    head: Annotated[str, typer.Option("--head", metavar="HOST:PORT", help="Its head; else what the file says.")] = "",
+    number: Annotated[int, typer.Option("--number", help="Number of this node, from 2 on.")] = 2,
+    host: Annotated[str, typer.Option("--host", help="Address of this machine; else the one that reaches the head.")] = "",
+    config: ConfigFile = CONFIG,
+    data_dir: DataDir = DATA_DIR,
+) -> None:
+    """Join this machine to a region as a further node, in the foreground; it needs a copy of the cluster's keys and file."""
+    stop = threading.Event()
+    for heeded in up_command.SIGNALS:
+        signal.signal(heeded, lambda *_: stop.set())
+    with _told():
+        cluster = load_cluster(config)
+        try:
+            node_command.join(cluster, name, number=number, data_dir=data_dir, head=head, host=host, stop=stop)
+        except ConfigError as error:
+            raise error.in_file(str(config)) from error
+
+
 @region_app.command("readmit")
 def region_readmit(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The region to take back.")],
@@ -125,6 +148,7 @@ def token_issue(
     game: Annotated[list[str] | None, typer.Option("--game", help="A game it is for, or *; may be given again.")] = None,
     ttl: Annotated[str, typer.Option("--ttl", help="Its life: 90s, 15m, 12h or 30d.")] = "1d",
     sub: Annotated[str | None, typer.Option("--sub", help="Who it is for; written into each record that it causes.")] = None,
+    player: Annotated[str | None, typer.Option("--player", help="Of friends boards, this player's alone; for --scope reader.")] = None,
     data_dir: DataDir = DATA_DIR,
     as_json: Json = False,
 ) -> None:
@@ -143,9 +167,13 @@ def token_issue(
     subject = sub or f"{scope}-cli"
     if not subject.isprintable() or len(subject) > 128:
         raise CommandError("--sub must be printable text of at most 128 characters", exit_code=2)
-    issued = pair.issue(subject, cast(Scope, scope), games, seconds)
+    try:
+        issued = pair.issue(subject, cast(Scope, scope), games, seconds, player=player)
+    except ValueError as error:
+        raise CommandError("--player must be a player's id, and --scope reader with it", exit_code=2) from error
     if as_json:
-        showing.print_json({"token": issued, "sub": subject, "scope": scope, "games": sorted(set(games)), "expires_in_s": seconds})
+        told = {"token": issued, "sub": subject, "scope": scope, "games": sorted(set(games)), "expires_in_s": seconds}
+        showing.print_json(told if player is None else {**told, "player": player})
     else:
         print(issued)
 

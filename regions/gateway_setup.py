@@ -1,9 +1,13 @@
-"""Composition of a gateway; runs inside the actor's process."""
+"""Composition of a gateway; runs inside the actor's process.
+
+The first gateway of a region is its acceptor too: leases and what was heard of the authorities are in the memory of one
+process. The others serve the public address alone, and ask the first what it heard.
+"""
 
 import asyncio
 import functools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -14,10 +18,11 @@ from journal.redis_journal import RedisJournal, open_client
 from regions.app import create_app
 from regions.backend import Limits
 from regions.faults import Faults
-from regions.gateway_backend import GatewayBackend
+from regions.friends import open_friends
 from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
+from regions.pooled_backend import HeardElsewhere, PooledBackend
 from regions.process_specs import GatewaySpec
 from regions.routing import Directory
 from regions.tokens import TokenVerifier, public_keys
@@ -29,10 +34,19 @@ def make_gateway(spec: GatewaySpec, handles: LocalHandles) -> Callable[[], Await
 
 
 class ServedGateway:
-    """The public server and the link server of one region, and what they stand on."""
+    """The servers of one gateway, and what they stand on."""
 
-    def __init__(self, servers: list[uvicorn.Server], sockets: list[socket.socket], background: list[Any]) -> None:
+    def __init__(
+        self,
+        servers: list[uvicorn.Server],
+        sockets: list[socket.socket],
+        background: list[Any],
+        closers: Sequence[Callable[[], Awaitable[None]]] = (),
+        silence: Callable[[], dict[str, int]] = dict,
+    ) -> None:
         self._servers = servers
+        self._silence = silence
+        self._closers = closers
         loop = asyncio.get_running_loop()
         self._serving = [loop.create_task(s.serve(sockets=[k])) for s, k in zip(servers, sockets, strict=True)]
         self._background = [loop.create_task(b) for b in background]
@@ -50,32 +64,55 @@ class ServedGateway:
         await asyncio.gather(*self._serving, return_exceptions=True)
         for task in self._background:
             task.cancel()
+        for close in self._closers:
+            await close()
+
+    def silence(self) -> dict[str, int]:
+        """See `actors.gateway.RunningGateway`."""
+        return self._silence()
 
 
 async def open_gateway(spec: GatewaySpec, handles: LocalHandles) -> ServedGateway:
-    """Bind both addresses and serve."""
+    """Bind the gateway's addresses and serve."""
     client = open_client(spec.store_url)
     faults = Faults(client)
-    journals: dict[str, Journal] = {shard: RedisJournal(client, shard, region=spec.region) for shard in spec.shards}
     links = HttpLinks(spec.region, spec.peers | {spec.region: spec.own_link}, spec.region_token, faults)
-    granting = Granting(journals)
-    await granting.take_over()
     directory = Directory()
     verifier = TokenVerifier(public_keys(spec.public_keys))
-    backend = GatewayBackend(spec, handles=handles, links=links, faults=faults, directory=directory, silent_ms=granting.silent_ms)
-    acceptor = Acceptor(
-        region=spec.region,
-        journals=journals,
-        shards=handles,
-        verifier=verifier,
-        faults=faults,
-        granting=granting,
-        on_authority=directory.learn,
+    background: list[Any] = [faults.run()]
+    servers: list[tuple[Any, socket.socket]] = []
+    if spec.first:
+        journals: dict[str, Journal] = {shard: RedisJournal(client, shard, region=spec.region) for shard in spec.shards}
+        granting = Granting(journals)
+        await granting.take_over()
+        silent_ms = granting.silent_ms
+        acceptor = Acceptor(
+            region=spec.region,
+            journals=journals,
+            shards=handles,
+            verifier=verifier,
+            faults=faults,
+            granting=granting,
+            on_authority=directory.learn,
+        )
+        servers.append((acceptor, _listen(spec.link_host, spec.link_port)))
+    else:
+        heard = HeardElsewhere(handles, spec.shards)
+        silent_ms = heard.silent_ms
+        background.append(heard.follow())
+    backend = PooledBackend(spec, handles=handles, links=links, faults=faults, directory=directory, silent_ms=silent_ms)
+    background += [backend.follow_replica(), backend.follow_status(), backend.follow_gateways()]
+    limits = Limits(max_body_bytes=spec.max_body_bytes, max_events=spec.max_events)
+    friends = open_friends(spec.friends)
+    app = create_app(backend, verifier=verifier, limits=limits, friends=friends)
+    servers.append((app, _listen(spec.host, spec.port)))
+    return ServedGateway(
+        [_server(served) for served, _ in servers],
+        [listener for _, listener in servers],
+        background,
+        [friends.close] if friends else [],
+        lambda: {shard: silent_ms(shard) for shard in spec.shards},
     )
-    app = create_app(backend, verifier=verifier, limits=Limits(max_body_bytes=spec.max_body_bytes, max_events=spec.max_events))
-    sockets = [_listen(spec.host, spec.port), _listen(spec.link_host, spec.link_port)]
-    servers = [_server(app), _server(acceptor)]
-    return ServedGateway(servers, sockets, [faults.run(), backend.follow_replica(), backend.follow_status()])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -31,12 +31,14 @@ from typing import ClassVar, Literal, Self
 from config.loading import load_cluster
 from config.models import LOOPBACK, ClusterConfig, RegionConfig
 from regions import process_tree
+from regions.children import http_status
 from regions.process_tree import Process
+from regions.ray_settings import PACKAGES
 from regions.region_paths import Containment, RegionPaths, Report, read_report
-from regions.supervisor import PACKAGES, Backoff, http_status
+from regions.supervisor import Backoff
 
 Progress = Callable[[dict[str, str]], None]
-Role = Literal["supervisor", "store", "driver", "gcs", "raylet", "shard", "replica", "gateway"]
+Role = Literal["supervisor", "store", "driver", "node", "gcs", "raylet", "shard", "replica", "gateway"]
 
 #: What the command line of a role begins with, or (with the slash) what its program is called.
 _TITLES: dict[Role, tuple[str, ...]] = {
@@ -202,7 +204,7 @@ class RegionProcess:
     def host_pids(self) -> dict[Role, list[int]]:
         """Pids by role as this machine counts them; [] for what does not run. Roles inside Ray go by process title."""
         supervisor = self._supervisor()
-        pids: dict[Role, list[int]] = {role: [] for role in ("supervisor", "store", "driver", *_TITLES)}
+        pids: dict[Role, list[int]] = {role: [] for role in ("supervisor", "store", "driver", "node", *_TITLES)}
         if supervisor is None:
             return pids
         pids["supervisor"] = [supervisor.pid]
@@ -212,13 +214,14 @@ class RegionProcess:
         inner = {process_tree.namespace_pid(process.pid): process.pid for process in below}
         for name, child in children.items():
             if child.pid is not None and child.pid in inner:
-                pids["store" if name == "store" else "driver"] = [inner[child.pid]]
+                role: Role = "store" if name == "store" else "driver" if name == "driver" else "node"
+                pids[role].append(inner[child.pid])
         for process in below:
             line = process_tree.command_line(process.pid)
             program = f"/{os.path.basename(line.partition(' ')[0])}"
-            for role, titles in _TITLES.items():
+            for titled, titles in _TITLES.items():
                 if any(program == title if title[0] == "/" else line.startswith(title) for title in titles):
-                    pids[role].append(process.pid)
+                    pids[titled].append(process.pid)
         return pids
 
     def _supervisor(self) -> Process | None:
@@ -308,7 +311,7 @@ class Launcher:
         self._watcher.start()
 
     def wait_ready(self, timeout: float = 60.0, progress: Progress | None = None) -> None:
-        """Wait until `/readyz` of every gateway answers 200, held regions aside; `progress` gets the states, four times a second.
+        """Wait until `/readyz` of all gateways answers 200, held regions aside; `progress` gets the states, four times a second.
 
         Raises `StartError` that names the regions which are not ready, their states and where their logs are.
         """
@@ -432,7 +435,9 @@ class Launcher:
 
 def _check_ports(name: str, region: RegionConfig) -> None:
     """Raises `StartError` for the first address of the region at which it cannot listen."""
-    addresses = [(region.host, region.port), (region.link.host, region.link.port)]
+    addresses = [(region.link.host, region.link.port), *region.gateways[: 1 if region.head else None]]
+    if region.head is not None:
+        addresses.append((region.head.host, region.head.port))
     if region.store.port is not None:
         addresses.append((LOOPBACK, region.store.port))
     for host, port in addresses:
@@ -457,13 +462,16 @@ def _attempt(action: Callable[[], None]) -> None:
 
 
 async def _ready(regions: dict[str, RegionConfig]) -> dict[str, bool]:
-    async def one(region: RegionConfig) -> bool:
+    async def one(host: str, port: int) -> bool:
         try:
-            return await http_status(region.host, region.port, "/readyz", 1.0) == 200
+            return await http_status(host, port, "/readyz", 1.0) == 200
         except (OSError, TimeoutError, ValueError):
             return False
 
-    answers = await asyncio.gather(*(one(region) for region in regions.values()))
+    async def all_of(region: RegionConfig) -> bool:
+        return all(await asyncio.gather(*(one(*address) for address in region.gateways)))
+
+    answers = await asyncio.gather(*(all_of(region) for region in regions.values()))
     return dict(zip(regions, answers, strict=True))
 
 

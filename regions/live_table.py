@@ -52,6 +52,29 @@ def rows(views: Sequence[RegionView]) -> list[dict[str, Any]]:
     return found
 
 
+def parts(views: Sequence[RegionView]) -> list[dict[str, Any]]:
+    """One row for each node, gateway and replica of the regions that have more than one of any; `part` names it."""
+    found = []
+    for view in views:
+        nodes, gateways, replicas = (view.status.get(kind) or () for kind in ("nodes", "gateways", "replicas"))
+        if max(len(nodes), len(gateways), len(replicas)) < 2:
+            continue
+        for node in nodes:
+            state = f"{len(node['actors'])} actors" if node["actors"] else "runs nothing"
+            found.append({"region": view.name, "part": f"node {node['node']}", "node": node["node"], "state": state})
+        for line in gateways:
+            state = "serving" if line["answers"] else "silent"
+            found.append({"region": view.name, "part": line["gateway"], "node": line["node"], "state": state, "url": line["url"]})
+        for line in replicas:
+            state = "serving" if line["serving"] else "reading" if line["answers"] else "silent"
+            applied = sum(line["applied"].values())
+            newest = ", ".join(f"{board} s{number}" for board, number in list(line["generations"].items())[:1])
+            found.append(
+                {"region": view.name, "part": line["replica"], "node": line["node"], "state": state, "applied": applied, "newest": newest}
+            )
+    return found
+
+
 def busiest(views: Sequence[RegionView]) -> list[tuple[str, dict[str, int]]]:
     """(board, generation in each region) of the boards with the highest generations."""
     boards: dict[str, dict[str, int]] = {}
@@ -68,18 +91,24 @@ def render(views: Sequence[RegionView], note: str, width: int = WIDE) -> Rendera
     regions = showing.table(*columns)
     for row in rows(views):
         showing.add_row(regions, *(row.get(column) for column in columns))
-    parts: list[RenderableType] = [regions]
+    shown: list[RenderableType] = [regions]
+    if found_parts := parts(views):
+        names = ("region", "part", "node", "state", "applied", "newest", "url")
+        table = showing.table(*names)
+        for row in found_parts:
+            showing.add_row(table, *(row.get(name) for name in names))
+        shown.append(table)
     if found := busiest(views):
         boards = showing.table("board", *(view.name for view in views))
         for board, generations in found:
             showing.add_row(boards, board, *(f"s{generations[view.name]}" if view.name in generations else "" for view in views))
-        parts.append(boards)
-    parts += [Text(f"{view.name}: {reason}") for view in views if not view.ready for reason in view.missing]
-    return Group(*parts, Text(note))
+        shown.append(boards)
+    shown += [Text(f"{view.name}: {reason}") for view in views if not view.ready for reason in view.missing]
+    return Group(*shown, Text(note))
 
 
 def changes(before: Sequence[RegionView], after: Sequence[RegionView]) -> list[str]:
-    """Sentences for what changed in state, role, epoch or owner; the steady growth of numbers is none."""
+    """Sentences for what changed in state, role, epoch, owner or node; the steady growth of numbers is none."""
     old = {(row["region"], row.get("shard")): row for row in rows(before)}
     lines = []
     for row in rows(after):
@@ -97,4 +126,10 @@ def changes(before: Sequence[RegionView], after: Sequence[RegionView]) -> list[s
             line = f"{row['region']} has restarted parts {row['restarts']} times"
             if line not in lines:
                 lines.append(line)
+    places = {(part["region"], part["part"]): (part["node"], part["state"]) for part in parts(before)}
+    for part in parts(after):
+        place = (part["node"], part["state"])
+        if "actors" not in part["state"] and places.get((part["region"], part["part"])) != place:
+            where = "" if part["node"] is None or part["part"].startswith("node ") else f" on node {part['node']}"
+            lines.append(f"{part['region']}: {part['part']} {'' if part['state'] == 'runs nothing' else 'is '}{part['state']}{where}")
     return lines

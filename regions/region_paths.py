@@ -45,6 +45,14 @@ class RegionPaths:
         """Ray's sockets live below it and allow about 50 characters, which a data directory may exceed."""
         return Path("/tmp") / f"laurel-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:8]}"
 
+    def node_tmp(self, node: int) -> Path:
+        """Of one of the region's Ray nodes; 1 is the head."""
+        return self.ray_tmp if node == 1 else self.ray_tmp / f"n{node}"
+
+    def node_marker(self, node: int) -> str:
+        """Value of `LAUREL_RUN` in everything of a further node; it counts for the region's `marker` too."""
+        return f"{self.marker}/node-{node}"
+
     @property
     def outputs(self) -> list[str]:
         """Where the region's processes write their logs: it betrays those that have lost the marker."""

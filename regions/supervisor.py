@@ -1,4 +1,4 @@
-"""One region's supervisor: a plain process that starts, probes, restarts and ends the store and the Ray driver.
+"""One region's supervisor: a plain process that starts, probes, restarts and ends the store, the Ray driver and further nodes.
 
     python -m regions.supervisor --config cluster.yaml --region eu-west --data-dir .laurel
 
@@ -6,6 +6,7 @@ It owns every process of the region: as PID 1 of a PID namespace (the launcher m
 tree. A child fails when it exits, when it was well and misses too many probes in a row, or when it never becomes well;
 a stopped or hung one therefore fails too. So does the driver, at once, when Ray's control server or raylet is gone:
 actors go on answering without them, and nothing in Ray brings them back. Then all of it is killed, waited for, started again.
+A further node that dies is started again alone: Ray runs its actors elsewhere meanwhile.
 SIGTERM, SIGINT or SIGHUP stops in order: driver, its leftovers, store (whose log is then complete on disk).
 
 What it loses when it is killed: nothing. All state is the store's and the ledger's; `run/supervisor.json` only reports.
@@ -33,14 +34,14 @@ import msgspec
 
 from config.loading import load_cluster
 from config.models import LOOPBACK, ConfigError, RegionConfig
-from regions import preflight, process_tree
+from regions import preflight, process_tree, ray_settings
+from regions.children import Child, end_within, executable, http_status, set_within
 from regions.process_tree import Process
 from regions.region_paths import ChildReport, Containment, RegionPaths, Report, prune_sessions, rotate, write_report
 from regions.store_process import StoreAddress, server_binary, store_command, store_health
 
 #: Environment variable with a command that stands in for `python -m regions.driver`.
 DRIVER_COMMAND = "LAUREL_DRIVER_COMMAND"
-PACKAGES = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger("laurel.supervisor")
 
@@ -72,43 +73,9 @@ class Patience:
     stop_s: float = 10.0
 
 
-@dataclass(slots=True)
-class _Child:
-    name: str
-    report: ChildReport
-    process: subprocess.Popen[bytes] | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Processes below it that it cannot do without, by program.
-    needs: dict[str, Process] = field(default_factory=dict)
-
-    @property
-    def pid(self) -> int:
-        """0 when it has ended: its number may be another's by now."""
-        return self.process.pid if self.process and self.process.returncode is None else 0
-
-
 #: Programs of Ray's head: a region without one of them is dying, however well it answers.
 _HEAD = {"gcs_server", "raylet"}
-#: How soon the death of one of them is noticed.
-_LOOK_S = 0.1
-
-
 Probe = Callable[[], Awaitable[str]]
-
-
-async def http_status(host: str, port: int, path: str, timeout_s: float) -> int:
-    """Status of a GET. Raises `OSError`, `TimeoutError` or `ValueError` when there is no proper answer in time."""
-    near = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
-    async with asyncio.timeout(timeout_s):
-        reader, writer = await asyncio.open_connection(near, port)
-        try:
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {near}:{port}\r\nConnection: close\r\n\r\n".encode())
-            words = (await reader.readline()).split()
-        finally:
-            writer.close()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ConnectionResetError("no HTTP answer")
-    return int(words[1])
 
 
 class Supervisor:
@@ -130,8 +97,12 @@ class Supervisor:
         self._patience = patience
         self._driver_command = [*driver, "--config", str(config_path), "--region", paths.region, "--data-dir", str(paths.data_dir)]
         self._address = StoreAddress(host=LOOPBACK, port=settings.store.port or 0, directory=paths.root / "store")
-        self._store = _Child("store", ChildReport(state="starting" if settings.store.embedded else "external"))
-        self._driver = _Child("driver", ChildReport(state="starting"))
+        self._store = Child("store", ChildReport(state="starting" if settings.store.embedded else "external"))
+        self._driver = Child("driver", ChildReport(state="starting"))
+        #: By number; those on other machines are not this supervisor's.
+        here = range(2, 1 if settings.head else settings.nodes + 1)
+        self._nodes = {number: Child(f"node-{number}", ChildReport(state="starting")) for number in here}
+        self._ray_token = ""
         self._store_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._started_at = _now()
@@ -146,6 +117,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._publish()
         tasks = [asyncio.create_task(self._keep_driver()), asyncio.create_task(self._keep_logs())]
+        tasks += [asyncio.create_task(self._keep_node(number)) for number in self._nodes]
         if self._settings.store.embedded:
             tasks.append(asyncio.create_task(self._keep_store()))
         else:
@@ -174,7 +146,7 @@ class Supervisor:
         backoff = Backoff(0.1, 5.0)
         while True:
             healthy_s = 0.0
-            if self._spawn(self._store, store_command(self._address), dict(os.environ)):
+            if self._spawn(self._store, store_command(self._address), dict(os.environ), self._paths.marker):
                 healthy_s = await self._watch(self._store, probe, self._patience.misses)
             self._store_ready.clear()
             self._end(self._store, self._store_tree)
@@ -194,18 +166,53 @@ class Supervisor:
             healthy_s = 0.0
             self._driver.needs.clear()
             prune_sessions(self._paths.ray_tmp)
-            if self._spawn(self._driver, self._driver_command, self._driver_environment()):
+            self._ray_token = self._new_token()
+            if self._spawn(self._driver, self._driver_command, self._ray_environment(1), self._paths.marker):
                 healthy_s = await self._watch(self._driver, probe, self._patience.driver_misses)
             self._end(self._driver, self._driver_tree)
             await asyncio.sleep(backoff.after(healthy_s))
 
-    async def _watch(self, child: _Child, probe: Probe, most_misses: int) -> float:
+    async def _keep_node(self, number: int) -> None:
+        child, paths = self._nodes[number], self._paths
+
+        async def probe() -> str:
+            below = process_tree.descendants(child.pid)
+            raylet = next((process for process in below if process_tree.program_name(process.pid) == "raylet"), None)
+            if raylet is None:
+                raise ConnectionError("its raylet does not run")
+            child.needs["raylet"] = raylet
+            if process_tree.stopped(raylet):
+                raise TimeoutError("its raylet is stopped")
+            return "ready"
+
+        backoff = Backoff(0.1, 5.0)
+        while True:
+            head = await self._head()
+            healthy_s = 0.0
+            child.needs.clear()
+            prune_sessions(paths.node_tmp(number))
+            command = [sys.executable, "-m", "regions.node", "--region", paths.region, "--data-dir", str(paths.data_dir)]
+            command += ["--head", head, "--number", str(number)]
+            if self._spawn(child, command, self._ray_environment(number), paths.node_marker(number)):
+                healthy_s = await self._watch(child, probe, self._patience.misses)
+            self._end(child, lambda: self._node_tree(number))
+            await asyncio.sleep(backoff.after(healthy_s))
+
+    async def _head(self) -> str:
+        """Address of the Ray head of the driver that runs now, once there is one."""
+        while True:
+            head = ray_settings.read_head(self._paths)
+            if head is not None and head.pid == self._driver.pid:
+                return head.address
+            await asyncio.sleep(0.05)
+
+    async def _watch(self, child: Child, probe: Probe, most_misses: int) -> float:
         """Wait until `child` fails; return its longest time in seconds without a miss. Why it failed goes into its report."""
         patience, born = self._patience, time.monotonic()
         misses, answered, well_since, well_s, health = 0, False, 0.0, 0.0, "starting"
         while True:
             hurry = health in {"starting", "loading"}
-            if why := await _end_within(child, min(0.1, patience.probe_s) if hurry else patience.probe_s):
+            if why := await end_within(child, min(0.1, patience.probe_s) if hurry else patience.probe_s):
                 break
             try:
                 health = await probe()
@@ -228,13 +235,17 @@ class Supervisor:
 
     async def _keep_logs(self) -> None:
         while True:
-            for name in ("supervisor", "store", "driver"):
+            for name in ("supervisor", *self._children):
                 rotate(self._paths.log(name))
             await asyncio.sleep(5.0)
 
     # --- children ------------------------------------------------------------------------------------------------
 
-    def _spawn(self, child: _Child, command: list[str], environment: dict[str, str]) -> bool:
+    @property
+    def _children(self) -> dict[str, Child]:
+        return {child.name: child for child in (self._store, self._driver, *self._nodes.values())}
+
+    def _spawn(self, child: Child, command: list[str], environment: dict[str, str], marker: str) -> bool:
         child.ended.clear()
         try:
             with open(self._paths.log(child.name), "ab") as output:
@@ -243,7 +254,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=environment | {process_tree.RUN_MARKER: self._paths.marker},
+                    env=environment | {process_tree.RUN_MARKER: marker},
                     cwd=self._paths.root / "run",  # nothing there that an import could take for one of ours
                     start_new_session=True,
                 )
@@ -254,7 +265,7 @@ class Supervisor:
         self._show(child, state="starting", pid=child.pid, started_at=_now())
         return True
 
-    def _end(self, child: _Child, tree: Callable[[], list[Process]]) -> None:
+    def _end(self, child: Child, tree: Callable[[], list[Process]]) -> None:
         """Kill what is left of a child and wait until it is gone: two lives never overlap."""
         left = process_tree.kill_until_gone(tree, timeout_s=self._patience.stop_s, reap=self._reap)
         if left:
@@ -268,16 +279,31 @@ class Supervisor:
             return []
         binary = os.path.realpath(server_binary())
         below = process_tree.descendants(os.getpid())
-        return [process for process in below if process.pid == self._store.pid or _executable(process.pid) == binary]
+        return [process for process in below if process.pid == self._store.pid or executable(process.pid) == binary]
 
     def _driver_tree(self) -> list[Process]:
         """All of the region but the store: workers and agents of Ray outlive their parents and are adopted."""
         store = self._store_tree()
         return [process for process in process_tree.descendants(os.getpid()) if process not in store]
 
+    def _node_tree(self, number: int) -> list[Process]:
+        """A node and all below it, what has lost its parent by now too."""
+        pid = self._nodes[number].pid
+        own = [process for process in (process_tree.identify(pid),) if pid and process]
+        below = process_tree.descendants(pid) if pid else []
+        outputs = [str(self._paths.node_tmp(number))]
+        return [*own, *below, *process_tree.processes_marked(self._paths.node_marker(number), outputs=outputs)]
+
+    def _new_token(self) -> str:
+        """Of one life of the region's Ray, or, where nodes on other machines join it, of all."""
+        return ray_settings.shared_token(self._paths.data_dir, self._paths.region) if self._settings.head else secrets.token_hex(32)
+
+    def _ray_environment(self, node: int) -> dict[str, str]:
+        return ray_settings.environment(self._paths, self._settings, node=node, token=self._ray_token)
+
     def _check_head(self) -> None:
         """Remember the parts of Ray's head as they come up. Raises `TimeoutError` when one is stopped."""
-        for process in process_tree.descendants(os.getpid()):
+        for process in process_tree.descendants(self._driver.pid) if self._driver.pid else ():
             if (name := process_tree.program_name(process.pid)) in _HEAD:
                 self._driver.needs.setdefault(name, process)
         for name, process in self._driver.needs.items():
@@ -293,34 +319,12 @@ class Supervisor:
                 return
             if found is None:
                 return
-            child = next((child for child in (self._store, self._driver) if child.pid == found.si_pid), None)
+            child = next((child for child in self._children.values() if child.pid == found.si_pid), None)
             if child is not None and child.process is not None and child.process.returncode is None:
                 child.process.poll()
                 child.ended.set()
             else:
                 os.waitpid(found.si_pid, 0)
-
-    def _driver_environment(self) -> dict[str, str]:
-        """RAY.md's settings. The token is new for each life, so nothing of an earlier one can speak to it."""
-        inherited = {name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"}}
-        others = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
-        return inherited | {
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_raylet_client_connect_timeout_milliseconds": "50",
-            "RAY_raylet_client_num_connect_attempts": "200",
-            "RAY_timeout_ms_task_wait_for_death_info": "0",
-            **dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0"),
-            **dict.fromkeys(("RAY_task_events_report_interval_ms", "RAY_event_stats", "RAY_enable_metrics_collection"), "0"),  # unread here
-            "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-            "RAY_worker_niceness": "0",  # Ray's own 15 gives a busy neighbour 28 times the share of our actors
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-            "HOME": str(self._paths.root / "ray"),
-            "LAUREL_RAY_TMP": str(self._paths.ray_tmp),
-            "LAUREL_ACTOR_LOG": str(self._paths.log("actors")),
-            "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others]),
-        }
 
     # --- ending --------------------------------------------------------------------------------------------------
 
@@ -332,7 +336,8 @@ class Supervisor:
         deadline = time.monotonic() + self._patience.stop_s
         await self._terminate(self._driver, deadline - time.monotonic() - 0.4 * self._patience.stop_s)
         process_tree.kill_until_gone(self._driver_tree, timeout_s=2.0, reap=self._reap)
-        self._show(self._driver, state="stopped", pid=None)
+        for child in (self._driver, *self._nodes.values()):
+            self._show(child, state="stopped", pid=None)
         if self._settings.store.embedded:
             await self._terminate(self._store, deadline - time.monotonic())
             self._show(self._store, state="stopped", pid=None)
@@ -341,21 +346,21 @@ class Supervisor:
         self._publish(state="stopped")
         log.info("stopped%s", f", but the kernel does not end {[process.pid for process in left]}" if left else "")
 
-    async def _terminate(self, child: _Child, timeout_s: float) -> None:
+    async def _terminate(self, child: Child, timeout_s: float) -> None:
         if child.process is not None and child.process.poll() is None:
             child.process.send_signal(signal.SIGTERM)
             if child.process.returncode is None:
-                await _set_within(child.ended, max(timeout_s, 0.1))
+                await set_within(child.ended, max(timeout_s, 0.1))
 
     # --- reporting -----------------------------------------------------------------------------------------------
 
-    def _show(self, child: _Child, **changes: object) -> None:
+    def _show(self, child: Child, **changes: object) -> None:
         child.report = msgspec.structs.replace(child.report, **changes)
         self._publish()
 
     def _publish(self, state: str = "") -> None:
         """Write `supervisor.json`, in one step, if anything in it changed."""
-        children = {child.name: child.report for child in (self._store, self._driver)}
+        children = {name: child.report for name, child in self._children.items()}
         well = all(report.state in {"ready", "external"} for report in children.values())
         self._was_running = self._was_running or well
         state = state or ("stopping" if self._stopping.is_set() else "running" if well else "degraded" if self._was_running else "starting")
@@ -372,42 +377,6 @@ class Supervisor:
         if report != self._written:
             write_report(self._paths.report, report)
             self._written = report
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-async def _end_within(child: _Child, timeout_s: float) -> str:
-    """Why `child` ended within that time, by itself or because what it needs is gone; "" if it did not."""
-    until = time.monotonic() + timeout_s
-    while (left := until - time.monotonic()) > 0:
-        if await _set_within(child.ended, min(left, _LOOK_S) if child.needs else left):
-            return _exit_words(child.process.returncode if child.process else None)
-        if gone := [name for name, process in child.needs.items() if not process_tree.alive(process)]:
-            return f"Ray's {gone[0]} is gone"
-    return ""
-
-
-def _exit_words(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"ended by signal {-code}"
-
-
-def _executable(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return ""
 
 
 def _now() -> str:

@@ -18,6 +18,9 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from boards.errors import InvalidInput
+from boards.ids import check_player_id
+
 Scope = Literal["game-server", "reader", "operator", "moderator", "region"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
@@ -45,7 +48,10 @@ class KeyFileError(Exception):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checked token says. `games` holds game names, or "*" for all."""
+    """What a checked token says. `games` holds game names, or "*" for all.
+
+    `player` binds a reader's token to one player, whose friends boards alone it may read.
+    """
 
     sub: str
     scope: Scope
@@ -53,6 +59,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     exp: int
     jti: str
     kid: str
+    player: str | None = None
 
     def allows_game(self, game: str) -> bool:
         """Whether the token is for this game."""
@@ -111,17 +118,34 @@ class KeyPair:
         """The public half, to be handed to `public_keys` wherever tokens are checked."""
         return self.public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
 
-    def issue(self, sub: str, scope: Scope, games: Iterable[str], ttl_s: int, *, now_s: float | None = None, jti: str | None = None) -> str:
-        """A token for `sub`, good for `ttl_s` seconds. `games` may hold "*". Raises ValueError for claims that would be refused."""
+    def issue(
+        self,
+        sub: str,
+        scope: Scope,
+        games: Iterable[str],
+        ttl_s: int,
+        *,
+        now_s: float | None = None,
+        jti: str | None = None,
+        player: str | None = None,
+    ) -> str:
+        """A token for `sub`, good for `ttl_s` seconds. `games` may hold "*". Raises ValueError for claims that would be refused.
+
+        `player` binds it to one player; only a reader's token may be bound.
+        """
         if scope not in SCOPES:
             raise ValueError(f"scope must be one of {', '.join(SCOPES)}")
         listed = sorted(set(games))
         if not sub or not listed or ttl_s <= 0:
             raise ValueError("a token needs a subject, at least one game (or *) and a positive life")
+        if player is not None and (scope != "reader" or not _is_player(player)):
+            raise ValueError("a token may be bound to a player, by a player's id, if its scope is reader")
         issued = int(time.time() if now_s is None else now_s)
-        claims = {
+        claims: dict[str, Any] = {
             "sub": sub, "scope": scope, "games": listed, "iat": issued, "exp": issued + ttl_s, "jti": jti or secrets.token_hex(8)
         }  # fmt: skip
+        if player is not None:
+            claims["player"] = player
         return jwt.encode(claims, self._private, algorithm=ALGORITHM, headers={"kid": self.kid})
 
 
@@ -229,4 +253,15 @@ def _claims(raw: dict[str, Any], kid: str, now_s: float) -> Claims:
         raise TokenError("bad_token", "The token is not valid yet")
     if not isinstance(raw["jti"], str) or not raw["sub"]:
         raise TokenError("bad_token", "The token's jti and sub must be text")
-    return Claims(sub=raw["sub"], scope=scope, games=frozenset(games), exp=exp, jti=raw["jti"], kid=kid)
+    player = raw.get("player")
+    if "player" in raw and (scope != "reader" or not _is_player(player)):
+        raise TokenError("bad_token", "The token's player must be a player's id, and its scope reader")
+    return Claims(sub=raw["sub"], scope=scope, games=frozenset(games), exp=exp, jti=raw["jti"], kid=kid, player=player)
+
+
+def _is_player(text: object) -> bool:
+    try:
+        check_player_id(text)
+    except InvalidInput:
+        return False
+    return True

@@ -18,9 +18,10 @@ import pytest
 from regions import process_tree
 from regions.launcher import Launcher, RegionProcess, StartError, namespace_command
 from regions.process_tree import Process
+from regions.ray_settings import PACKAGES
 from regions.region_paths import Containment, RegionPaths, prune_sessions, read_report, rotate
 from regions.store_process import StoreAddress, ask_store, store_command
-from regions.supervisor import PACKAGES, Backoff
+from regions.supervisor import Backoff
 from regions.supervisor import main as supervisor_main
 
 #: Answers like a gateway. Its helper is as hard to find as Ray's agents: own session, orphaned, no marker in its environment.
