@@ -5,13 +5,17 @@ with an `Unanswered`: definite, nothing is added.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from actors.messages import BoardExists, NoAuthority, Unanswered, UnknownBoard
 from actors.waiting import CommitWaiters, Deposed
-from boards.model import BoardRules, Layout
+from boards.model import BoardRules, Layout, Submission
+from boards.slicing import slice_of
 from failover.generations import totals
 from journal.records import BoardCreated, BoardRemoved, Manifest, Mark, Record
 from ledger.pending import Pending
@@ -79,11 +83,30 @@ def refuse_unless_open(state: BoardState, shard: str) -> None:
         return
     if state.phase == "removing":
         raise UnknownBoard(f"there is no board {state.board_id}")
-    fields: dict[str, Any] = {"definite": True, "retry_after_ms": 100}
     if state.phase == "moved" and state.target is not None:
-        layout = {"number": state.target.number, "shards": list(state.target.shards)}
-        raise NoAuthority(f"{state.board_id} lives in {', '.join(state.target.shards)} now", code="moved", layout=layout, **fields)
-    raise NoAuthority(f"{state.board_id} is being moved; {shard} takes no event of it now", code="moving", **fields)
+        raise moved(f"{state.board_id} lives in {', '.join(state.target.shards)} now", state.target)
+    detail = f"{state.board_id} is being moved; {shard} takes no event of it now"
+    raise NoAuthority(detail, code="moving", definite=True, retry_after_ms=100)
+
+
+def refuse_strangers(state: BoardState, submissions: Sequence[Submission]) -> None:
+    """Raise what events get here whose players belong to another slice: their sender knows an older layout. Nothing was written."""
+    layout = state.layout
+    if layout is None or len(layout.shards) == 1:
+        return
+    for event in submissions:
+        if slice_of(event.player_id, len(layout.shards)) != state.slice:
+            raise moved(f"{event.player_id} belongs to another slice of {state.board_id}", layout)
+
+
+def moved(detail: str, layout: Layout) -> NoAuthority:
+    """Nothing was written; look there."""
+    return NoAuthority(detail, code="moved", definite=True, retry_after_ms=100, layout=msgspec.to_builtins(layout))
+
+
+def so_far(draft: Draft) -> int:
+    """What an answer rests on that tells how things are, with all that is pending and decided in this entry."""
+    return draft.offset if draft.records else draft.offset - 1
 
 
 # -- decisions ------------------------------------------------------------------------------------------------------
@@ -122,14 +145,18 @@ class Slice(NamedTuple):
 
 def find_slice(draft: Draft, wanted: Slice, *, importing: bool = False) -> BoardState:
     """The slice, made in this entry if it is not there. Refuses while another life of the board is here, and what is gone."""
-    pending = draft.pending
+    pending, newest = draft.pending, 0
     for number in pending.numbers(wanted.board_id):
         state = pending.numbered(number)
-        if state is not None and state.incarnation != wanted.incarnation:
-            raise BoardExists(f"another board {wanted.board_id} is still here; it has to be removed first")
+        if state is not None:
+            if state.incarnation != wanted.incarnation:
+                raise BoardExists(f"another board {wanted.board_id} is still here; it has to be removed first")
+            newest = max(newest, state.layout_number)
     state = pending.slice_numbered(wanted.board_id, wanted.layout.number)
     if state is not None:
         return state
+    if wanted.layout.number < newest:
+        raise UnknownBoard(f"{wanted.board_id} has gone on to layout {newest}; the order is late")
     gone = pending.gone(wanted.board_id)
     if gone is not None and gone.incarnation == wanted.incarnation and wanted.layout.number <= gone.layout:
         raise UnknownBoard(f"{wanted.board_id} is gone from here; the order is late")
@@ -197,7 +224,7 @@ def remove(board_id: str, incarnation: str, subject: str) -> Callable[[Draft], R
         if state is None or state.incarnation != incarnation or not state.leads:
             raise UnknownBoard(f"there is no board {board_id} of that life here")
         if state.phase == "removing":
-            return Result(True, draft.offset - 1)
+            return Result(True, so_far(draft))
         if state.target is not None:
             raise Unanswered(f"{board_id} is on its way to {', '.join(state.target.shards)}; abort that first", code="busy")
         record = BoardRemoved(state.number, subject, draft.now_ms, not state.sharded)
@@ -208,13 +235,19 @@ def remove(board_id: str, incarnation: str, subject: str) -> Callable[[Draft], R
     return made
 
 
-def remove_slice(board_id: str, incarnation: str, layout: int, subject: str) -> Callable[[Draft], Result]:
-    """Take away what is here of one life of a board in one layout; idempotent: False where nothing was."""
+def remove_slice(board_id: str, incarnation: str, layout: int, subject: str, *, wanted: Slice | None = None) -> Callable[[Draft], Result]:
+    """Take away what is here of one life of a board in one layout; idempotent: False where nothing was.
+
+    With `wanted`, a slice that was never here is written down as gone too: no mark that is still on its way makes it.
+    """
 
     def made(draft: Draft) -> Result:
         state = draft.pending.slice_numbered(board_id, layout)
+        if state is None and wanted is not None:
+            with suppress(UnknownBoard, BoardExists):
+                state = find_slice(draft, wanted)
         if state is None or state.incarnation != incarnation:
-            return Result(False, draft.offset - 1)
+            return Result(False, so_far(draft))
         record = BoardRemoved(state.number, subject, draft.now_ms)
         draft.pending.remove(record, draft.offset)
         draft.records.append(record)

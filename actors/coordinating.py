@@ -5,8 +5,9 @@ their refusals who they are; what it decides is in the journal, so another autho
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -15,7 +16,9 @@ from actors import board_changes
 from actors.board_changes import Slice
 from actors.messages import NoAuthority, Unanswered, WireError, from_wire
 from actors.ports import Links
+from actors.relocating import Relocation
 from actors.writing import Writer
+from boards.model import Layout
 from failover.generations import Rounds
 from journal.records import Mark
 from ledger.ports import BoardState
@@ -26,6 +29,8 @@ log = logging.getLogger("laurel.coordinating")
 BUSY_S, IDLE_S = 0.02, 0.1
 #: A shard that refused or did not answer is asked again after this.
 AGAIN_S = 0.1
+#: Moves that ended and are still told of.
+ENDED = 100
 #: How long one order may take.
 ORDER_S = 5.0
 
@@ -54,7 +59,10 @@ class Owners:
 
 
 class Coordinating:
-    """See the module docstring. `spawn` runs a task beside the actor; `writer` is this epoch's."""
+    """See the module docstring. `writer` is this epoch's; `spawn` runs a task beside the actor.
+
+    `own` takes orders for the own shard (default: over the links).
+    """
 
     def __init__(
         self,
@@ -63,16 +71,21 @@ class Coordinating:
         region: str,
         writer: Writer,
         links: Links,
+        own: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None,
         spawn: Callable[[Coroutine[Any, Any, Any]], None],
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self.shard, self.region, self.writer, self.links = shard, region, writer, links
         self._spawn, self._wall_ms, self._monotonic_ms = spawn, wall_ms, monotonic_ms
+        self._own = own or (lambda order: links.operate(region, shard, order))
         self.owners = Owners(region)
         self._rounds: dict[int, Rounds] = {}
         #: Boards that are being removed by a task of this epoch, or have a manifest on its way.
         self._busy: set[int] = set()
+        #: Moves under way, and those that ended with a word to operators, by board number.
+        self._moves: dict[int, Relocation] = {}
+        self._ended: dict[str, Relocation] = {}
 
     @property
     def over(self) -> bool:
@@ -85,7 +98,8 @@ class Coordinating:
             boards = self.writer.pending.coordinated()
             for board in boards:
                 self._look_after(board)
-            self._rounds = {number: rounds for number, rounds in self._rounds.items() if number in {b.number for b in boards}}
+            known = {board.number for board in boards}
+            self._rounds = {number: rounds for number, rounds in self._rounds.items() if number in known}
             await asyncio.sleep(BUSY_S if boards else IDLE_S)
 
     def status(self) -> dict[str, Any]:
@@ -98,23 +112,40 @@ class Coordinating:
                 told[board.board_id] = {"missing": missing, "for_ms": self._monotonic_ms() - rounds.began_ms}
         return told
 
+    def relocations(self) -> dict[str, dict[str, Any]]:
+        """Moves under way, and how the last one ended that did in this epoch, by board."""
+        moves = {move.board_id: move for move in self._moves.values()}
+        return {board_id: move.told() for board_id, move in (self._ended | moves).items()}
+
     def _look_after(self, board: BoardState) -> None:
+        if board.target is not None and board.number not in self._moves:
+            move = Relocation(board, shard=self.shard, writer=self.writer, order=self.order, monotonic_ms=self._monotonic_ms)
+            self._moves[board.number] = move
+            self._spawn(self._move(move))
         if board.phase == "removing":
-            self._once(board, self._remove_slices(board))
+            self._once(board, functools.partial(self._remove_slices, board))
         elif board.sharded and board.phase in ("open", "closed"):
             self._make_generations(board)
 
-    def _once(self, board: BoardState, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` unless something for the board is under way."""
-        if board.number in self._busy:
-            work.close()
-            return
-        self._busy.add(board.number)
-        self._spawn(self._while_busy(board, work))
-
-    async def _while_busy(self, board: BoardState, work: Coroutine[Any, Any, None]) -> None:
+    async def _move(self, move: Relocation) -> None:
         try:
-            await work
+            await move.run()
+        finally:
+            del self._moves[move.number]
+            self._ended.pop(move.board_id, None)
+            self._ended[move.board_id] = move
+            if len(self._ended) > ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    def _once(self, board: BoardState, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` unless something for the board is under way."""
+        if board.number not in self._busy:
+            self._busy.add(board.number)
+            self._spawn(self._while_busy(board, work))
+
+    async def _while_busy(self, board: BoardState, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
         except Unanswered as error:
             log.info("%s: %s: %s", self.shard, board.board_id, error.detail)
             await asyncio.sleep(AGAIN_S)
@@ -127,6 +158,9 @@ class Coordinating:
         assert board.layout is not None
         rounds = self._rounds.get(board.number)
         if rounds is None:
+            committed = self.writer.ledger.numbered(board.number)
+            if committed is None or committed.generation != board.generation:
+                return  # the newest manifest is on its way: `keeps` speaks of committed ones only
             rounds = Rounds(len(board.layout.shards), board.rules.publish_interval_ms, board.generation, board.marks)
             self._rounds[board.number] = rounds
         if board.number in self._busy:
@@ -145,7 +179,7 @@ class Coordinating:
             rounds.heard(slice_, mark)
         marks = rounds.complete()
         if marks is not None and not self.over:
-            self._once(board, self._publish(board, rounds, marks))
+            self._once(board, functools.partial(self._publish, board, rounds, marks))
 
     async def _mark(self, board: BoardState, slice_: int, generation: int, keeps: int) -> Mark:
         """A committed mark of a slice. Raises Unanswered."""
@@ -164,11 +198,32 @@ class Coordinating:
             "keeps": keeps,
         }
         reply = await self.order(layout.shards[slice_], order)
+        await self._open_forgotten(board, layout, slice_, int(reply.get("closed_at", 0)))
         return msgspec.convert(reply["mark"], Mark)
+
+    async def _open_forgotten(self, board: BoardState, layout: Layout, slice_: int, closed_at: int) -> None:
+        """Where no move is under way, a closed slice was closed by an order that came late."""
+        state = self.writer.pending.numbered(board.number)
+        if closed_at and state is not None and state.target is None and state.phase == "open":
+            order = {
+                "do": "open_slice",
+                "board": board.board_id,
+                "incarnation": board.incarnation,
+                "layout": layout.number,
+                "lead_epoch": self.writer.epoch,
+                "generation": state.generation,
+                "closed_at": closed_at,
+            }
+            await self.order(layout.shards[slice_], order)
 
     async def _publish(self, board: BoardState, rounds: Rounds, marks: tuple[Mark, ...]) -> None:
         decide = board_changes.manifest(board.number, rounds.generation + 1, rounds.asked_at_ms, marks)
-        generation = await self.writer.change(decide, committed=True)
+        try:
+            generation = await self.writer.change(decide, committed=True)
+        except Unanswered:
+            # It may be there all the same: what the journal says then is where the next round begins.
+            self._rounds.pop(board.number, None)
+            raise
         rounds.made(generation, marks)
 
     # -- removal ----------------------------------------------------------------------------------------------------
@@ -183,18 +238,29 @@ class Coordinating:
 
     async def remove_slice(self, shard: str, board: BoardState, layout: int) -> None:
         """Idempotent."""
-        order = {"do": "remove_slice", "board": board.board_id, "incarnation": board.incarnation, "layout": layout, "asked_by": self.shard}
+        assert board.layout is not None
+        at = board.layout.shards.index(shard)
+        slice_ = Slice(board.board_id, board.incarnation, board.rules, board.layout, at, board.created_by, board.created_ms)
+        order = {
+            "do": "remove_slice",
+            "board": board.board_id,
+            "incarnation": board.incarnation,
+            "layout": layout,
+            "slice": msgspec.to_builtins(slice_),
+            "asked_by": self.shard,
+        }
         await self.order(shard, order)
 
     # -- orders -----------------------------------------------------------------------------------------------------
 
-    async def order(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+    async def order(self, shard: str, order: dict[str, Any], timeout_s: float = ORDER_S) -> dict[str, Any]:
         """Give an order to a shard's authority; once more to the one that a refusal names. Raises Unanswered."""
         for again in (True, False):
             region = self.owners.owner(shard)
             try:
-                async with asyncio.timeout(ORDER_S):
-                    reply = await self.links.operate(region, shard, order)
+                async with asyncio.timeout(timeout_s):
+                    to_itself = shard == self.shard
+                    reply = await (self._own(order) if to_itself else self.links.operate(region, shard, order))
             except TimeoutError:
                 reply = None
             if reply is None:

@@ -3,24 +3,27 @@
 An order is `{"do": ...}` with its fields; the answer has `ok`, or an `error` (`actors.messages.WireError`).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors import auditing, board_changes
+from actors import auditing, board_changes, exporting, relocation_changes
 from actors.board_changes import Slice
+from actors.exporting import Wanted
 from actors.messages import Unanswered, to_wire
-from actors.shard import ShardActor
 from boards.model import BoardRules, Layout
 from journal.ports import JournalUnavailable
+
+if TYPE_CHECKING:
+    from actors.shard import ShardActor
 
 #: How long one order may go on sending orphans again; the caller waits for 30 s.
 RESUBMIT_S = 20.0
 #: Orders about what this region's store holds.
-OF_THE_STORE = ("audits", "orphans", "resubmit_orphans", "sign_off_orphans")
+OF_THE_STORE = ("audits", "orphans", "resubmit_orphans", "sign_off_orphans", "export", "export_tail")
 
 
-async def operate(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
+async def operate(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order, see `_carry_out` for which there are.
 
     `OF_THE_STORE` are for any region, about what is there; the others are for the authority, or who is to become it.
@@ -36,7 +39,7 @@ async def operate(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": msgspec.to_builtins(to_wire(silent))}
 
 
-async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]:
+async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
     match order["do"]:
         case "activate":
             expect = order.get("expect")
@@ -57,12 +60,23 @@ async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]
         case "mark":
             wanted = msgspec.convert(order["slice"], Slice)
             decide = board_changes.mark(wanted, generation=order["generation"], lead_epoch=order["lead_epoch"], keeps=order["keeps"])
-            return {"ok": True, "mark": msgspec.to_builtins(await actor.change(decide, last=True, committed=True))}
+            marked = await actor.change(decide, last=True, committed=True)
+            return {"ok": True, "mark": msgspec.to_builtins(marked), "closed_at": actor.closed_at(wanted)}
         case "remove_slice":
-            removed = await actor.change(
-                board_changes.remove_slice(order["board"], order["incarnation"], order["layout"], order["asked_by"])
-            )
-            return {"ok": True, "removed": removed}
+            never = msgspec.convert(order["slice"], Slice) if "slice" in order else None
+            decide = board_changes.remove_slice(order["board"], order["incarnation"], order["layout"], order["asked_by"], wanted=never)
+            return {"ok": True, "removed": await actor.change(decide)}
+        case "relocate_board" | "abort_relocation" | "relocation":
+            return {"ok": True, **await _relocate(actor, order)}
+        case "import_slice" | "close_slice" | "open_slice" | "open_imported" | "forget_slice":
+            return {"ok": True, **await _move_slice(actor, order)}
+        case "export":
+            wanted_part = msgspec.convert(order["wanted"], Wanted)
+            return {"ok": True, "chunk": exporting.copy(actor.ledger, wanted_part, order["after"], order["at_least"])}
+        case "export_tail":
+            wanted_part = msgspec.convert(order["wanted"], Wanted)
+            told = await exporting.replay(actor.journal, actor.ledger, wanted_part, order["after"], order["wait_ms"])
+            return {"ok": True, "chunk": told}
         case "audit":
             at = await actor.audit(order["what"], order["asked_by"], order["detail"], order.get("unless_open") or "")
             return {"ok": True, "epoch": at.epoch, "offset": at.offset}
@@ -78,3 +92,54 @@ async def _carry_out(actor: ShardActor, order: dict[str, Any]) -> dict[str, Any]
             return {"ok": True, **await actor.salvaging.sign_off(order["epoch"], order["why"], order["asked_by"])}
         case other:
             return {"ok": False, "code": "unknown_order", "detail": str(other)}
+
+
+async def _relocate(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
+    """What operators ask of a board's lead."""
+    board_id = order["board"]
+    match order["do"]:
+        case "relocate_board":
+            _refuse_local(actor)
+            decide = relocation_changes.begin(board_id, tuple(order["shards"]), order["asked_by"], shard=actor.spec.shard)
+            target: Layout = await actor.change(decide, committed=True)
+            return {"moving": True, "layout": {"number": target.number, "shards": list(target.shards)}}
+        case "abort_relocation":
+            moving = await actor.change(relocation_changes.give_up(board_id, "", order["asked_by"]), committed=True)
+            return {"giving_up": moving}
+    return actor.relocation(board_id)
+
+
+async def _move_slice(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
+    """What the lead of a moving board asks of a slice, of the present layout or of the next."""
+    _refuse_local(actor)
+    match order["do"]:
+        case "import_slice":
+            return await actor.importing_now().fill(
+                msgspec.convert(order["slice"], Slice),
+                order["sources"],
+                order["layout"],
+                lead_epoch=order["lead_epoch"],
+                boundaries=order["boundaries"],
+                wait_ms=order["wait_ms"],
+            )
+        case "forget_slice":
+            decide = relocation_changes.forget(msgspec.convert(order["slice"], Slice), order["asked_by"])
+            return {"forgotten": await actor.change(decide, committed=True)}
+    at = (order["board"], order["incarnation"], order["layout"])
+    match order["do"]:
+        case "close_slice":
+            decide = relocation_changes.close(*at, target=order["target"], lead_epoch=order["lead_epoch"], above=order["above"])
+            return {"closed": msgspec.to_builtins(await actor.change(decide, committed=True))}
+        case "open_slice":
+            decide = relocation_changes.open_again(
+                *at, generation=order["generation"], lead_epoch=order["lead_epoch"], closed_at=order["closed_at"]
+            )
+            return {"closed_at": await actor.change(decide, committed=True)}
+    decide = relocation_changes.open_imported(*at, generation=order["generation"], lead_epoch=order["lead_epoch"])
+    return {"phase": await actor.change(decide, committed=True)}
+
+
+def _refuse_local(actor: "ShardActor") -> None:
+    if actor.mode == "local":
+        detail = f"{actor.spec.shard} acknowledges by itself, and what it loses is salvaged by shard: its boards stay where they are"
+        raise Unanswered(detail, code="relocation_refused")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from actors.messages import SubmitResult, WireError
-from boards.model import BoardRules, Submission
+from boards.model import BoardRules, Layout, Submission
 from failover.state import Timing
 from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Renew, Seal
 from journal.records import Entry
@@ -86,8 +86,8 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     ledger_path: str
     timing: Timing
     limits: Limits
-    #: Boards of the configuration that live in this shard.
-    boards: dict[str, BoardRules]
+    #: Boards of the configuration that this shard leads, with where their slices are to be made.
+    boards: dict[str, tuple[BoardRules, Layout]]
     mode: str = "quorum"
     #: Passed to the factory of links.
     links: dict[str, Any] = {}

@@ -15,12 +15,14 @@ from typing import Any
 
 import msgspec
 
-from actors.board_changes import Draft, Result
+from actors import orders
+from actors.board_changes import Draft, Result, Slice
 from actors.clocks import monotonic_ms, wall_ms
 from actors.coordinating import Coordinating
 from actors.errands import Errands
 from actors.folding import Folding
-from actors.messages import NoAuthority, SubmitResult
+from actors.importing import Importing
+from actors.messages import NoAuthority, SubmitResult, UnknownBoard
 from actors.moving import Moving
 from actors.ports import Links, ShardSpec
 from actors.salvaging import Salvaging
@@ -62,6 +64,8 @@ class ShardActor:
         self.writer: Writer | None = None
         #: What this epoch's authority does with the other shards of the boards that it leads.
         self.coordinating: Coordinating | None = None
+        #: What it does for boards that are on their way to this shard.
+        self.importing: Importing | None = None
         self.folding = Folding(spec, journal, ledger, on_started=self._on_started, on_folded=self._on_folded, on_halted=self._on_halted)
         self._errands = Errands(
             spec, journal, links, self.state, kept=lambda: self.writer.kept if self.writer is not None else {}, hear=self._hear
@@ -162,13 +166,40 @@ class ShardActor:
             "applied": self.folding.applied,
             "lag": lag,
             "halted": self.folding.halted,
-            "mode": self._epoch_mode or state.mode,
+            "mode": self.mode,
             "leased": self.waiters.leased() if state.lease is not None else None,
             "activation": self.moving.last,
             "automatic_pause_ms": state.detector.pause_ms(now),
             "config_conflicts": list(self._conflicts),
             "waiting_for_marks": self.coordinating.status() if self.coordinating is not None else {},
+            "relocations": self.coordinating.relocations() if self.coordinating is not None else {},
         }
+
+    @property
+    def mode(self) -> str:
+        """How the newest epoch known here acknowledges."""
+        return self._epoch_mode or self.state.mode
+
+    def relocation(self, board_id: str) -> dict[str, Any]:
+        """How far the move of a board that is led from here is. Raises NoAuthority, UnknownBoard."""
+        pending = self._serving().pending
+        state = pending.board(board_id)
+        if state is None or self.coordinating is None:
+            raise UnknownBoard(f"there is no board {board_id} here")
+        layout = state.layout or Layout(1, (self.spec.shard,))
+        told = self.coordinating.relocations().get(board_id, {"phase": "none", "slices": []})
+        return {**told, "layout": {"number": layout.number, "shards": list(layout.shards)}}
+
+    def closed_at(self, wanted: Slice) -> int:
+        """Offset at which a slice was closed for a move; 0 if it is open, or not here."""
+        state = self.writer.pending.slice_numbered(wanted.board_id, wanted.layout.number) if self.writer is not None else None
+        return 0 if state is None or state.phase != "closed" else state.closed_offset
+
+    def importing_now(self) -> Importing:
+        """This epoch's imports. Raises NoAuthority."""
+        self._serving()
+        assert self.importing is not None
+        return self.importing
 
     # -- the machine ------------------------------------------------------------------------------------------------
 
@@ -339,10 +370,12 @@ class ShardActor:
             region=self.spec.region,
             writer=writer,
             links=self.links,
+            own=lambda order: orders.operate(self, order),
             spawn=self._spawn,
             wall_ms=wall_ms,
             monotonic_ms=monotonic_ms,
         )
+        self.importing = Importing(region=self.spec.region, regions=self.spec.regions, writer=writer, links=self.links, spawn=self._spawn)
         self._spawn(self.coordinating.run())
         self._spawn(self._create_configured_boards(writer))
 
@@ -365,7 +398,7 @@ class ShardActor:
 
     def _step_down(self, why: str) -> None:
         log.info("%s: %s steps down: %s", self.spec.shard, self.spec.region, why)
-        writer, self.writer, self.coordinating = self.writer, None, None
+        writer, self.writer, self.coordinating, self.importing = self.writer, None, None, None
         self.folding.writer = None
         self._persisted = 0
         if writer is not None:

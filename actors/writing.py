@@ -198,11 +198,10 @@ class Writer:
                 await self.waiters.wait(oldest, self.limits.grow_ms / 1000)
 
     def _next_publish_in_ms(self) -> int | None:
-        boards = self.pending.changed_boards()
-        if not boards:
+        due = self.pending.due()
+        if not due:
             return None
-        now = self.monotonic_ms()
-        return max(0, min(self.published_ms.get(b.number, 0) + b.rules.publish_interval_ms for b in boards) - now)
+        return max(0, min(self.published_ms.get(number, 0) + interval_ms for number, interval_ms in due) - self.monotonic_ms())
 
     async def _write_one(self) -> None:
         offset = self.tail.offset + 1
@@ -227,9 +226,10 @@ class Writer:
                     self._decide_audit(request, offset, now_ms, records)
                     continue
                 board = boards.get(request.board_id) or self.pending.board(request.board_id)
-                if board is None or (refusal := self._refusal(board)) is not None:
-                    if not request.done.done():
-                        request.done.set_exception(UnknownBoard(f"there is no board {request.board_id}") if board is None else refusal)
+                refusal = self._refusal(request, board)
+                if board is None or refusal is not None:
+                    if not request.done.done() and refusal is not None:
+                        request.done.set_exception(refusal)
                     continue
                 scored, decided = self.pending.decide(
                     reader, board, request.submissions, subject=request.subject, now_ms=now_ms, epoch=self.epoch, offset=offset
@@ -265,10 +265,12 @@ class Writer:
 
     def _publish_due(self, offset: int, now_ms: int, records: list[Record]) -> None:
         now = self.monotonic_ms()
-        for board in self.pending.changed_boards():
-            if now - self.published_ms.get(board.number, 0) >= board.rules.publish_interval_ms or self.draining is not None:
+        for number, interval_ms in self.pending.due():
+            if now - self.published_ms.get(number, 0) >= interval_ms or self.draining is not None:
+                board = self.pending.numbered(number)
+                assert board is not None
                 records.append(self.pending.publish(board, published_ms=now_ms, offset=offset))
-                self.published_ms[board.number] = now
+                self.published_ms[number] = now
 
     def _decide_audit(self, request: auditing.AuditRequest, offset: int, now_ms: int, records: list[Record]) -> None:
         decided = auditing.decide(request, self.drills, offset=offset, now_ms=now_ms)
@@ -277,10 +279,13 @@ class Writer:
         timeout_s = self.limits.ack_timeout_ms / 1000
         asyncio.get_running_loop().create_task(auditing.answer(request, decided, self.epoch, self.waiters, timeout_s))
 
-    def _refusal(self, board: BoardState) -> Unanswered | None:
-        """Why this shard takes no event of a board."""
+    def _refusal(self, request: Request, board: BoardState | None) -> Unanswered | None:
+        """Why this shard takes none of a request's events."""
+        if board is None:
+            return UnknownBoard(f"there is no board {request.board_id}")
         try:
             board_changes.refuse_unless_open(board, self.shard)
+            board_changes.refuse_strangers(board, request.submissions)
         except Unanswered as error:
             return error
         return None

@@ -185,6 +185,12 @@ class State:
                     numbers.discard(number)
 
 
+def gone_after(before: Gone | None, board: BoardState) -> Gone:
+    """What is remembered once a board, or one slice of it, has left: the highest layout that it had here in its last life."""
+    same = before is not None and before.incarnation == board.incarnation
+    return Gone(board.incarnation, max(board.layout_number, before.layout if same and before is not None else 0))
+
+
 def serving(boards: Sequence[BoardState]) -> BoardState | None:
     """Of all that a shard holds of one board, what answers for it."""
     if len(boards) < 2:
@@ -314,11 +320,10 @@ class Fold:
             return
         del self._running[record.board]
         changes, prefix, board_id = self.changes, board_key(record.board), board.start.board_id
+        before = changes.gone.get(board_id) or (None if board_id in changes.came else self._state.gone.get(board_id))
         changes.removed.add(record.board)
         for keys in (changes.rows, changes.saved):
             for key in [key for key in keys if key.startswith(prefix)]:
                 del keys[key]
-        left = [n for n in self._state.numbers(board_id) if n not in changes.removed]
-        if not left and all(r.start.board_id != board_id for r in self._running.values()):
-            changes.gone[board_id] = Gone(board.start.incarnation, board.start.layout_number)
-            changes.came.discard(board_id)
+        changes.gone[board_id] = gone_after(before, board.start)
+        changes.came.discard(board_id)

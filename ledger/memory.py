@@ -1,13 +1,13 @@
 """A ledger in two dicts, for tests and the simulator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from boards.model import Row
 from journal.ports import JournalStatus, Position
 from journal.records import Entry, Record
 from ledger.fold import State, board_key, check_same_result, identity_key, row_key
-from ledger.ports import BoardState, Gone, Saved
+from ledger.ports import BoardState, Gone, Held, Saved
 
 
 class MemoryReader:
@@ -34,6 +34,15 @@ class MemoryReader:
         for key in sorted(self._rows):
             if key.startswith(prefix):
                 yield key[4:-1].decode(), self._rows[key]
+
+    def content(self, board: int, after: bytes, wanted: Callable[[str], bool]) -> Iterator[Held]:
+        """See `LedgerReader`. Cost: a sort of all the shard's keys."""
+        prefix, stored = board_key(board), dict[bytes, Row | Saved]([*self._rows.items(), *self._saved.items()])
+        for key in sorted(stored):
+            if key.startswith(prefix) and key[4:] > after:
+                player, _, event = key[4:].partition(b"\0")
+                player_id = player.decode()
+                yield Held(key[4:], player_id, event.decode(), stored[key] if wanted(player_id) else None)
 
 
 class MemoryLedger:

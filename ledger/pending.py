@@ -26,7 +26,7 @@ from journal.records import (
     SliceOpened,
     Switched,
 )
-from ledger.fold import serving
+from ledger.fold import gone_after, serving
 from ledger.ports import BoardState, Gone, Ledger, LedgerReader, LedgerStale, Saved
 from ledger.running import RunningBoard, new_board
 
@@ -202,6 +202,18 @@ class Pending:
         overlay = self._overlays.get(number)
         return self._ledger.numbered(number) if overlay is None else overlay.board.state()
 
+    def row(self, reader: LedgerReader, number: int, player_id: str) -> Row | None:
+        """A player's row with all that is pending."""
+        overlay = self._overlays.get(number)
+        held = None if overlay is None else overlay.rows.get(player_id)
+        return reader.row(number, player_id) if held is None else held.row
+
+    def identity(self, reader: LedgerReader, number: int, player_id: str, event_id: str) -> Saved | None:
+        """The saved result of an event with all that is pending."""
+        overlay = self._overlays.get(number)
+        held = None if overlay is None else overlay.saved.get((player_id, event_id))
+        return reader.identity(number, player_id, event_id) if held is None else held
+
     def numbers(self, board_id: str) -> tuple[int, ...]:
         """Numbers of all that is here of a board, what is leaving included."""
         numbers = self._ledger.numbers(board_id)
@@ -210,10 +222,10 @@ class Pending:
         return numbers
 
     def gone(self, board_id: str) -> Gone | None:
-        """What was here of a board, and is not; see `Ledger.gone`."""
-        if any(self.numbered(number) is not None for number in self.numbers(board_id)):
-            return None
-        return self._gone.get(board_id) or self._ledger.gone(board_id)
+        """What was removed last of a board and has not come again; see `Ledger.gone`."""
+        if board_id in self._gone:
+            return self._gone[board_id]
+        return None if board_id in self._created else self._ledger.gone(board_id)
 
     def slice_numbered(self, board_id: str, layout: int) -> BoardState | None:
         """What is here of a board in the layout of that number."""
@@ -252,7 +264,7 @@ class Pending:
         if record.done:
             start = overlay.board.start
             self._removed[record.board] = offset
-            self._gone[start.board_id] = Gone(start.incarnation, start.layout_number)
+            self._gone[start.board_id] = gone_after(self.gone(start.board_id), start)
 
     def take(self, record: Manifest | Relocating | SliceClosed | SliceOpened | Switched, offset: int) -> None:
         """Let a record of a board's life take effect from the entry at `offset` on."""
@@ -314,6 +326,14 @@ class Pending:
                 changed[number] = stored
         return [changed[number] for number in sorted(changed)]
 
+    def due(self) -> list[tuple[int, int]]:
+        """(number, publish interval in ms) of the same boards, in the same order. Cost: about 0.6 µs each, a third of their states."""
+        numbers = {n for n, overlay in self._overlays.items() if overlay.board.due and n not in self._removed}
+        stored = self._ledger.unpublished() - self._overlays.keys() - self._removed.keys()
+        found = [(n, self._overlays[n].board.start.rules.publish_interval_ms) for n in numbers]
+        found += [(n, state.rules.publish_interval_ms) for n in stored if (state := self._ledger.numbered(n)) is not None]
+        return sorted(found)
+
     def coordinated(self) -> list[BoardState]:
         """Boards that the lead coordinates (`BoardState.coordinated`), by number, with all that is pending. Cost: as `changed_boards`."""
         numbers = self._ledger.coordinated() | {n for n, overlay in self._overlays.items() if overlay.board.may_be_coordinated}
@@ -354,7 +374,7 @@ class Pending:
                         created.remove(state.number)
                         if not created:
                             del self._created[state.board_id]
-                    if not self.numbers(state.board_id):
+                    if not any(number in self._removed for number in self.numbers(state.board_id)):
                         self._gone.pop(state.board_id, None)
                 continue
             for identity in identities:

@@ -14,9 +14,9 @@ Errors; all are definite, and after each of them the ledger is exactly as it was
     └── LedgerUnavailable    no room on the disk or in the map, or the ledger is held by another process. Mend that, then apply again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -177,6 +177,10 @@ class BoardState(msgspec.Struct, frozen=True, array_like=True):
     #: Offset of the `SliceClosed` that closed this slice.
     closed_offset: int = 0
     imports: tuple[SliceImport, ...] = ()
+    #: Highest number of a layout that the board was ever on its way to, given up or not: none is used twice (in the lead's state).
+    aimed: int = 0
+    #: Number of the layout for whose sake the slice was closed last.
+    closed_for: int = 0
 
     @property
     def unpublished(self) -> bool:
@@ -212,10 +216,20 @@ class BoardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
-    """The last life of a board that is no longer here, and the layout in which it was."""
+    """The last life of a board that is no longer here, or of a slice that is not, and the highest layout in which it was."""
 
     incarnation: str
     layout: int
+
+
+class Held(NamedTuple):
+    """One thing that a ledger stores of a board: a player's row, or (with its id) the result of an event."""
+
+    #: Of the ledger's own making, and the same in every region.
+    place: bytes
+    player_id: str
+    event_id: str
+    stored: Row | Saved | None
 
 
 class LedgerReader(Protocol):
@@ -236,6 +250,13 @@ class LedgerReader(Protocol):
 
     def rows(self, board: int) -> Iterator[tuple[str, Row]]:
         """All rows of a board by player id (UTF-8 bytes, ascending). Exhaust it, or drop it, before the view closes."""
+        ...
+
+    def content(self, board: int, after: bytes, wanted: Callable[[str], bool]) -> Iterator[Held]:
+        """All that is stored of a board behind the place `after` (b"": from the start), in the order of places; as `rows`.
+
+        Of players that are not `wanted` only some places come, without what is stored.
+        """
         ...
 
 
@@ -284,7 +305,7 @@ class Ledger(Protocol):
         ...
 
     def gone(self, board_id: str) -> Gone | None:
-        """What was here of a board that was removed or moved away: neither a configuration nor a late order brings it back."""
+        """What was removed last of a board, or moved away, and has not come again: neither a configuration nor a late order does that."""
         ...
 
     def coordinated(self) -> frozenset[int]:

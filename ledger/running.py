@@ -17,8 +17,8 @@ class RunningBoard:
     """A board's totals and phase; `state()` freezes them."""
 
     __slots__ = (
-        "aborting", "changed", "checksum", "closed_offset", "count", "generation", "imports", "lead_epoch", "mark", "marks", "phase",
-        "published", "start", "target",
+        "aborting", "aimed", "changed", "checksum", "closed_for", "closed_offset", "count", "generation", "imports",
+        "lead_epoch", "mark", "marks", "phase", "published", "start", "target",
     )  # fmt: skip
 
     def __init__(self, start: BoardState) -> None:
@@ -37,6 +37,7 @@ class RunningBoard:
         self.aborting = start.aborting
         self.closed_offset = start.closed_offset
         self.imports = {done.source: done for done in start.imports}
+        self.aimed, self.closed_for = start.aimed, start.closed_for
 
     def replace(self, player_id: str, old: Row | None, new: Row, offset: int) -> None:
         """Take the player's row from `old` to `new` in checksum and count."""
@@ -83,6 +84,8 @@ class RunningBoard:
     def take_relocating(self, record: Relocating) -> None:
         """The board is to live elsewhere, or is not after all."""
         self.target, self.aborting = record.layout, record.aborting
+        if record.layout is not None:
+            self.aimed = max(self.aimed, record.layout.number)
 
     def take_imported(self, record: Imported) -> None:
         """Progress of a copy; the rows go through `replace`."""
@@ -92,7 +95,7 @@ class RunningBoard:
         """The declared boundary: no event after it."""
         if self.phase not in ("open", "closed"):
             raise LedgerCorrupt(f"board {self.start.board_id} is {self.phase} and cannot close", offset)
-        self.phase, self.closed_offset = "closed", offset
+        self.phase, self.closed_offset, self.closed_for = "closed", offset, record.layout
         self._take_lead(record.lead_epoch, offset)
 
     def take_switched(self, record: Switched, offset: int) -> None:
@@ -164,6 +167,8 @@ class RunningBoard:
             self.aborting,
             self.closed_offset,
             tuple(self.imports.values()),
+            self.aimed,
+            self.closed_for,
         )
 
 

@@ -1,8 +1,8 @@
 """Three regions in one process, without sockets and Ray: real shard actors, replicas, routes and acceptors on watched memory stores.
 
-A region's store outlives its actors. Messages between regions go through the real `HttpLinks` codec and the real
-`Acceptor`, over wires that can be cut, slowed and made to deliver twice. `Cluster.check` holds every run against
-the invariants of the protocol.
+One shard, or several (`shards=`); a call that names none is about the first. A region's store outlives its actors.
+Messages between regions go through the real `HttpLinks` codec and the real `Acceptor`, over wires that can be cut, slowed
+and made to deliver twice. `Cluster.check` holds every run against the invariants of the protocol.
 """
 
 import asyncio
@@ -11,18 +11,19 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
-from inprocess_region import LINK_S, SHARD, Door, Links, Region, Running, Wire
+import msgspec
+from inprocess_region import LINK_S, SHARD, Door, Links, Part, Region, Running, Wire
 from watched_log import Applied, Identity, Sent, Watch, check_history
 
 from actors.messages import NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from actors.ports import Limits, ReplicaSpec, ShardSpec
-from actors.replica import ReplicaActor
 from actors.shard import ShardActor
 from boards.identity import fingerprint
-from boards.model import Outcome, Submission
+from boards.model import BoardRules, Layout, Outcome, Submission
 from boards.policies import make_rules
 from failover import replication
 from failover.events import Role
@@ -62,9 +63,23 @@ async def until(what: Callable[[], Any], why: str | Callable[[], str], deadline_
 class Cluster:
     """See the module docstring. Use as an async context manager."""
 
-    def __init__(self, path: Path, *, timing: Timing = TIMING, limits: Limits = LIMITS, mode: str = "quorum") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        timing: Timing = TIMING,
+        limits: Limits = LIMITS,
+        mode: str = "quorum",
+        shards: Mapping[str, str] = MappingProxyType({SHARD: "eu"}),
+        boards: Mapping[str, tuple[BoardRules, Sequence[str]]] | None = None,
+        replicas: bool = True,
+    ) -> None:
+        """`shards`: home of each; `boards`: rules and shards of each board of the configuration (default: `BOARDS`, on the first shard)."""
         self.path, self.timing, self.limits, self.mode = path, timing, limits, mode
-        self.watch = Watch()
+        self.shards, self.first, self.replicas = dict(shards), next(iter(shards)), replicas
+        self.boards = {board_id: (rules, (self.first,)) for board_id, rules in BOARDS.items()} if boards is None else dict(boards)
+        self.watches = {shard: Watch() for shard in shards}
+        self.watch = self.watches[self.first]
         self.wires = {(a, b): Wire() for a in REGIONS for b in REGIONS}
         self.regions: dict[str, Region] = {}
         self.clients: list[Sent] = []
@@ -78,15 +93,16 @@ class Cluster:
     async def __aenter__(self) -> "Cluster":
         for name in REGIONS:
             region = self.regions[name] = Region(self, name, self.path / name)
-            spec = ReplicaSpec(region=name, shards={SHARD: "eu"}, store_url="", cursor_key=b"k")
-            region.replica = ReplicaActor(spec, journals={SHARD: Door(region)})
-            region.replica.start()
+            if self.replicas:
+                region.replica = _replica(region)
+                region.replica.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for region in self.regions.values():
-            for running in list(region.instances):
-                self._kill(region, running)
+            for part in region.parts.values():
+                for running in list(part.instances):
+                    self._kill(part, running)
             if region.replica is not None:
                 await region.replica.close()
         for task in self._flying:
@@ -97,41 +113,43 @@ class Cluster:
 
     # -- faults
 
-    def start(self, *names: str) -> None:
-        """One more instance of the shard actor in each region."""
+    def start(self, *names: str, shards: Sequence[str] = ()) -> None:
+        """One more instance of the actor of each shard (or of these) in each region (or in these)."""
         for name in names or REGIONS:
-            region = self.regions[name]
-            door = Door(region)
-            spec = ShardSpec(
-                region=name,
-                shard=SHARD,
-                home="eu",
-                regions=REGIONS,
-                store_url="",
-                ledger_path="",
-                timing=self.timing,
-                limits=self.limits,
-                boards=BOARDS,
-                mode=self.mode,
-            )
-            place = region.path / str(len(region.instances))
-            place.mkdir(parents=True, exist_ok=True)
-            ledger = LmdbLedger(place, map_size=64 << 20, reserve_bytes=0)
-            actor = ShardActor(
-                spec, journal=door, links=Links(self, name, door), ledger=ledger, exit_process=functools.partial(self._exited, region, door)
-            )
-            region.instances.append(Running(actor, door))
-            actor.start()
+            for shard in shards or self.shards:
+                self._start(self.regions[name].parts[shard])
 
-    def _exited(self, region: Region, door: Door, why: str) -> None:
-        for running in region.instances:
+    def _start(self, part: Part) -> None:
+        door = Door(part)
+        spec = ShardSpec(
+            region=part.name,
+            shard=part.shard,
+            home=self.shards[part.shard],
+            regions=REGIONS,
+            store_url="",
+            ledger_path="",
+            timing=self.timing,
+            limits=self.limits,
+            boards={b: (rules, Layout(1, tuple(shards))) for b, (rules, shards) in self.boards.items() if shards[0] == part.shard},
+            mode=self.mode,
+        )
+        place = part.region.path / part.shard.replace("/", "-") / str(len(part.instances))
+        place.mkdir(parents=True, exist_ok=True)
+        ledger = LmdbLedger(place, map_size=64 << 20, reserve_bytes=0)
+        links = Links(self, part.name, door)
+        actor = ShardActor(spec, journal=door, links=links, ledger=ledger, exit_process=functools.partial(self._exited, part, door))
+        part.instances.append(Running(actor, door))
+        actor.start()
+
+    def _exited(self, part: Part, door: Door, why: str) -> None:
+        for running in part.instances:
             if running.door is door:
-                self.exits.append((region.name, why))
-                self._kill(region, running)
+                self.exits.append((part.name, why))
+                self._kill(part, running)
                 break
 
-    def _kill(self, region: Region, running: Running) -> None:
-        region.instances.remove(running)
+    def _kill(self, part: Part, running: Running) -> None:
+        part.instances.remove(running)
         running.dead.set()
         actor = running.actor
         actor._closed = True
@@ -140,11 +158,13 @@ class Cluster:
             task.cancel()
         actor.ledger.close()
 
-    def crash(self, *names: str) -> None:
+    def crash(self, *names: str, shards: Sequence[str] = ()) -> None:
         """Kill all instances of these regions' actors in the middle of whatever they do; stores and messages under way live on."""
         for name in names:
-            for running in list(self.regions[name].instances):
-                self._kill(self.regions[name], running)
+            for shard in shards or self.shards:
+                part = self.regions[name].parts[shard]
+                for running in list(part.instances):
+                    self._kill(part, running)
 
     def stop(self, *names: str) -> None:
         """Whole regions away: no actor, and a store that answers nobody."""
@@ -152,17 +172,17 @@ class Cluster:
             self.regions[name].up = False
         self.crash(*names)
 
-    async def restart(self, *names: str) -> None:
+    async def restart(self, *names: str, shards: Sequence[str] = ()) -> None:
         """Crash, and start again."""
-        self.crash(*names)
+        self.crash(*names, shards=shards)
         await asyncio.sleep(0)
-        self.come_back(*names)
+        self.come_back(*names, shards=shards)
 
-    def come_back(self, *names: str) -> None:
+    def come_back(self, *names: str, shards: Sequence[str] = ()) -> None:
         """Store and actor of each region are there again."""
         for name in names:
             self.regions[name].up = True
-        self.start(*names)
+        self.start(*names, shards=shards)
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         """Messages from `a` to `b` are lost; and the other way round, unless `one_way`."""
@@ -231,8 +251,14 @@ class Cluster:
             if direct or to is not None:
                 running = to or region._newest()
                 results = await region._alive(running, running.actor.submit(events[0].board, submissions, "tests"))
-            else:
+            elif len(self.shards) == 1:
                 results = await region.route.submit(events[0].board, submissions, "tests")
+            else:
+                info = region.board(events[0].board)
+                if info is None:
+                    raise UnknownBoard(f"{through} does not know {events[0].board}")
+                found = await region.writes.submit(info, submissions, "tests")
+                results = [r if r.shard or r.code else msgspec.structs.replace(r, shard=info.shard) for r in found]
         except (TimeoutError, NoAuthority, UnknownBoard) as error:
             for sent in events:
                 if isinstance(error, Unanswered) and error.definite:
@@ -293,31 +319,43 @@ class Cluster:
 
     # -- what is awaited, and what must hold
 
-    def authorities(self) -> list[str]:
-        """Regions that serve now, once for each instance that does."""
-        every = [(r.name, i.actor) for r in self.regions.values() for i in r.instances]
+    def authorities(self, shard: str = "") -> list[str]:
+        """Regions that serve a shard now, once for each instance that does."""
+        every = [(r.name, i.actor) for r in self.regions.values() for i in r[shard or self.first].instances]
         return [name for name, actor in every if actor.state.role is Role.AUTHORITY and actor.writer is not None]
 
-    async def authority(self, expected: str = "", *, above: int = 0) -> str:
-        """Wait until exactly one instance serves (in region `expected`, in an epoch above `above`)."""
+    async def authority(self, expected: str = "", *, above: int = 0, shard: str = "") -> str:
+        """Wait until exactly one instance serves the shard (in region `expected`, in an epoch above `above`)."""
+        shard = shard or self.first
 
         def found() -> bool:
-            serving = self.authorities()
+            serving = self.authorities(shard)
             if len(serving) != 1 or (expected and serving != [expected]):
                 return False
-            actor = self[serving[0]].actor
-            return actor.state.epoch > above and all(actor.ledger.board(board) for board in BOARDS)
+            actor = self[serving[0]][shard].actor
+            led = [board for board, (_, shards) in self.boards.items() if shards[0] == shard]
+            return actor.state.epoch > above and all(actor.ledger.board(board) or actor.ledger.gone(board) for board in led)
 
-        await until(found, lambda: f"one authority {expected}: {self.told()}")
-        self.patience_s = LINK_S
-        return self.authorities()[0]
+        await until(found, lambda: f"one authority {expected} of {shard}: {self.told(shard)}")
+        if all(self.authorities(other) for other in self.shards):
+            self.patience_s = LINK_S
+        return self.authorities(shard)[0]
 
-    def told(self) -> dict[str, Any]:
-        """Everything's state in short, for messages of failed tests."""
-        states = {r.name: [i.actor.state for i in r.instances] for r in self.regions.values()}
+    async def all_authorities(self) -> dict[str, Part]:
+        """Wait until each shard has one authority; the parts that serve, by shard."""
+        return {shard: self[await self.authority(shard=shard)][shard] for shard in self.shards}
+
+    def told(self, shard: str = "") -> dict[str, Any]:
+        """A shard's state everywhere in short, for messages of failed tests."""
+        parts = [region[shard or self.first] for region in self.regions.values()]
         return {
-            r.name: ([(s.role.value, s.epoch, s.why) for s in states[r.name]], r.log.tail, r.log.committed, r.log._fence)
-            for r in self.regions.values()
+            p.name: (
+                [(i.actor.state.role.value, i.actor.state.epoch, i.actor.state.why) for i in p.instances],
+                p.log.tail,
+                p.log.committed,
+                p.log._fence,
+            )
+            for p in parts
         }
 
     def epochs(self) -> list[tuple[int, str]]:
@@ -329,46 +367,67 @@ class Cluster:
         """An operator's forced failover."""
         return await self.regions[to].actor.moving.activate("forced", "operator", expect, timeout_s=3.0)
 
-    async def check(self, *, missing: Mapping[str, str] | None = None) -> dict[Identity, Applied]:
-        """Wait until all regions but the `missing` (with the reason) agree, then hold everything against the invariants."""
+    async def check(self, *, missing: Mapping[str, str] | None = None, moved: bool = False) -> dict[Identity, Applied]:
+        """Wait until all regions but the `missing` (with the reason) agree, then hold everything against the invariants.
+
+        `moved`: a board has moved from shard to shard, so that no journal alone tells what clients were told; that is left out.
+        """
         present = [r for r in self.regions.values() if r.name not in (missing or {})]
-        owner = await self.authority()
-
-        def settled() -> bool:
-            tail = self[owner].log.tail
-            return self.authorities() == [owner] and all(
-                r.log.tail == tail
-                and r.log.committed == tail.offset
-                and r.replica is not None
-                and r.replica.shards[SHARD].applied == tail
-                and (not r.instances or r.actor.ledger.applied == tail)
-                and not self[owner].actor.ledger.unpublished()
-                for r in present
+        events: dict[Identity, Applied] = {}
+        for shard in self.shards:
+            owner = await self.authority(shard=shard)
+            await until(
+                functools.partial(self._settled, shard, owner, present),
+                functools.partial(self._disagreement, shard),
             )
-
-        await until(settled, lambda: f"all regions agree: {self.told()}")
-        events = check_history({r.name: r.log for r in self.regions.values()}, self.watch, self.clients, owner)
+            clients = [s for s in self.clients if s.result is not None and (s.result.shard or self.first) == shard]
+            if not moved:
+                events |= check_history({r.name: r[shard].log for r in self.regions.values()}, self.watches[shard], clients, owner)
         self._check_generations(present)
         broken = [exit_ for exit_ in self.exits if "superseded" not in exit_[1]]
         assert not broken, broken
         return events
 
+    def _disagreement(self, shard: str) -> str:
+        return f"all regions agree on {shard}: {self.told(shard)}"
+
+    def _settled(self, shard: str, owner: str, present: Sequence[Region]) -> bool:
+        tail = self[owner][shard].log.tail
+        return self.authorities(shard) == [owner] and all(
+            r[shard].log.tail == tail
+            and r[shard].log.committed == tail.offset
+            and (r.replica is None or r.replica.shards[shard].applied == tail)
+            and (not r[shard].instances or r[shard].actor.ledger.applied == tail)
+            and not self[owner][shard].actor.ledger.unpublished()
+            for r in present
+        )
+
     def _check_generations(self, present: list[Region]) -> None:
         """I8, I11: a generation is the same in every region, and so is the ledger."""
-        known: dict[tuple[str, int], Any] = {}
+        known: dict[tuple[str, str, int], Any] = {}
         for region in present:
-            assert region.replica is not None
-            fold = region.replica.shards[SHARD]
-            assert not fold.rebuilds or region.name in self.watch.cut, fold.alarm
-            for board in fold.boards.values():
-                for g in board.generations:
-                    place = (board.info.board_id, g.number)
-                    what = (g.epoch, g.boundary, g.published_ms, g.checksum, g.count)
-                    assert known.setdefault(place, what) == what, f"I11: {place}"
-            if region.instances:
-                for state in region.actor.ledger.boards().values():
-                    ledger = ("ledger", state.board_id, state.checksum, state.count, state.generation)
-                    assert known.setdefault((f"ledger {state.board_id}", 0), ledger) == ledger, f"I8: {region.name}"
+            if region.replica is not None:
+                self._check_replica(region, known)
+            for part in region.parts.values():
+                for state in part.actor.ledger.boards().values() if part.instances else ():
+                    what = (state.board_id, state.checksum, state.count, state.generation, state.phase)
+                    assert known.setdefault(("ledger", part.shard, state.number), what) == what, f"I8: {region.name}"
+
+    def _check_replica(self, region: Region, known: dict[tuple[str, str, int], Any]) -> None:
+        assert region.replica is not None
+        for shard, fold in region.replica.shards.items():
+            assert not fold.rebuilds or region.name in self.watches[shard].cut, fold.alarm
+        for series in region.replica.fold.boards.values():
+            for g in series.generations.values():
+                what = (g.proposal, g.boundaries)
+                assert known.setdefault(("shown", series.board_id, g.number), what) == what, f"I11: {series.board_id} {g.number}"
+
+
+def _replica(region: Region) -> Any:
+    from actors.replica import ReplicaActor
+
+    spec = ReplicaSpec(region=region.name, shards=dict(region.cluster.shards), store_url="", cursor_key=b"k")
+    return ReplicaActor(spec, journals={shard: Door(part) for shard, part in region.parts.items()})
 
 
 def _content(amount: int) -> bytes:

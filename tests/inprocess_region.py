@@ -1,22 +1,22 @@
-"""One region in one process: its watched store, its actors, replica, route and acceptor, and the wires to the others.
+"""One region in one process: its watched stores, its actors, replica, routes and acceptor, and the wires to the others.
 
-An actor reaches its store through a `Door` of its own, so that one instance can sleep or die while another lives.
+A region has a store and actors for each shard (`Part`); what is said of a region without naming a shard is about the first
+one. An actor reaches its store through a `Door` of its own, so that one instance can sleep or die while another lives.
 """
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from watched_log import WatchedLog
+from watched_log import Watch, WatchedLog
 
 from actors import orders
-from actors.messages import Unanswered, to_wire
-from actors.replica import ReplicaActor
+from actors.messages import BoardInfo, Unanswered, to_wire
 from actors.shard import ShardActor, decode_submit
-from boards.model import Submission
+from boards.model import Layout, Submission
 from failover.events import Role
 from journal.memory import MemoryJournal
 from journal.ports import Accepted, Append, Granted, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
@@ -25,9 +25,12 @@ from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
 from regions.routing import Directory, ShardRoute
+from regions.spreading import BoardWrites
 
 if TYPE_CHECKING:
     from inprocess_cluster import Cluster
+
+    from actors.replica import ReplicaActor
 
 SHARD = "eu/0"
 #: After so long a message without an answer is unknown.
@@ -36,10 +39,29 @@ LINK_S = 0.15
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Store(Protocol):
+    """What a door opens to: a region's store of one shard."""
+
+    @property
+    def name(self) -> str:
+        """The region's."""
+        ...
+
+    @property
+    def up(self) -> bool:
+        """Whether it answers."""
+        ...
+
+    @property
+    def store(self) -> MemoryJournal:
+        """What is behind the door."""
+        ...
+
+
 class Door:
     """One actor's way to its region's store: shut while it sleeps, gone when it died, unanswered while the store is down."""
 
-    def __init__(self, region: "Region") -> None:
+    def __init__(self, region: Store) -> None:
         self._region = region
         self.awake = asyncio.Event()
         self.awake.set()
@@ -149,69 +171,20 @@ class Running:
     dead: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Region:
-    """A region's store, its actors, its replica, its acceptor and its gateway's route."""
+class Part:
+    """One shard in one region: its store, the instances of its actor, and the gateway's way to it."""
 
-    def __init__(self, cluster: "Cluster", name: str, path: Path) -> None:
-        self.cluster, self.name, self.path = cluster, name, path
-        self.up = True
-        self.log = WatchedLog(SHARD, name, cluster.watch)
+    def __init__(self, region: "Region", shard: str) -> None:
+        self.region, self.shard, self.name = region, shard, region.name
+        self.log = WatchedLog(shard, region.name, region.cluster.watches[shard])
         self.store = MemoryJournal(self.log)
         self.instances: list[Running] = []
-        self.directory = Directory()
-        self.links = Links(cluster, name, None)
-        unused: Any = None  # tokens and fault table: messages are handed to it behind both
-        self.acceptor = Acceptor(
-            region=name,
-            journals={SHARD: Door(self)},
-            shards=self,
-            verifier=unused,
-            faults=unused,
-            granting=Granting({SHARD: Door(self)}),
-            on_authority=self.directory.learn,
-        )
-        self.route = ShardRoute(SHARD, name, self.directory, self, self.links, call_timeout_s=1.5)
-        self.replica: ReplicaActor | None = None
+        self.route = ShardRoute(shard, region.name, region.directory, region, region.links, call_timeout_s=1.5)
 
-    # -- the actors of this region, as its gateway and its acceptor reach them
-
-    def _newest(self) -> Running:
-        if not self.up or not self.instances:
-            raise TimeoutError(f"no shard actor of {self.name} answers")
-        return self.instances[-1]
-
-    async def _alive(self, running: Running, work: Awaitable[Any]) -> Any:
-        """What an actor answers, unless it dies before it does."""
-        task, death = asyncio.ensure_future(work), asyncio.ensure_future(running.dead.wait())
-        try:
-            await asyncio.wait((task, death), return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and not running.dead.is_set():
-                return task.result()
-            raise TimeoutError(f"the shard actor of {self.name} died")
-        finally:
-            task.cancel()
-            death.cancel()
-
-    async def submit(self, shard: str, payload: bytes) -> bytes:
-        running = self._newest()
-
-        async def one(board_id: str, subject: str, events: list[Submission]) -> Any:
-            try:
-                return await running.actor.submit(board_id, events, subject)
-            except Unanswered as error:
-                return to_wire(error)
-
-        return _encode(await self._alive(running, asyncio.gather(*(one(*r) for r in decode_submit(payload)))))
-
-    async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
-        running = self._newest()
-        offset: int | None = await self._alive(running, running.actor.moving.drain(epoch, to, asked_by))
-        return offset
-
-    async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
-        running = self._newest()
-        reply: dict[str, Any] = await self._alive(running, orders.operate(running.actor, order))
-        return reply
+    @property
+    def up(self) -> bool:
+        """Whether the region's stores answer."""
+        return self.region.up
 
     @property
     def actor(self) -> ShardActor:
@@ -228,7 +201,157 @@ class Region:
         """Role of the newest instance; None when there is none."""
         return self.actor.state.role if self.instances else None
 
+    @property
+    def watch(self) -> Watch:
+        """What all stores of this shard were seen to do."""
+        return self.region.cluster.watches[self.shard]
+
     def swap(self, log: WatchedLog) -> None:
         """Another store in the place of this one: an earlier copy, or an empty one."""
         self.log = self.store.log = log
-        self.cluster.watch.cut[self.name] = {(e.epoch, e.offset, e.digest): e for batch in log.orphans() for e in batch.entries}
+        self.watch.cut[self.name] = {(e.epoch, e.offset, e.digest): e for batch in log.orphans() for e in batch.entries}
+
+    def newest(self) -> Running:
+        """The instance that calls reach. Raises TimeoutError where there is none."""
+        if not self.up or not self.instances:
+            raise TimeoutError(f"no actor of {self.shard} in {self.name} answers")
+        return self.instances[-1]
+
+    async def alive(self, running: Running, work: Awaitable[Any]) -> Any:
+        """What an actor answers, unless it dies before it does."""
+        task, death = asyncio.ensure_future(work), asyncio.ensure_future(running.dead.wait())
+        try:
+            await asyncio.wait((task, death), return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not running.dead.is_set():
+                return task.result()
+            raise TimeoutError(f"the actor of {self.shard} in {self.name} died")
+        finally:
+            task.cancel()
+            death.cancel()
+
+
+class Region:
+    """A region's parts, its replica, its acceptor and its gateway's routes."""
+
+    def __init__(self, cluster: "Cluster", name: str, path: Path) -> None:
+        self.cluster, self.name, self.path = cluster, name, path
+        self.up = True
+        self.directory = Directory()
+        self.links = Links(cluster, name, None)
+        self.parts = {shard: Part(self, shard) for shard in cluster.shards}
+        self.first = next(iter(self.parts.values()))
+        doors = {shard: Door(part) for shard, part in self.parts.items()}
+        unused: Any = None  # tokens and fault table: messages are handed to it behind both
+        self.acceptor = Acceptor(
+            region=name,
+            journals=doors,
+            shards=self,
+            verifier=unused,
+            faults=unused,
+            granting=Granting({shard: Door(part) for shard, part in self.parts.items()}),
+            on_authority=self.directory.learn,
+        )
+        self.writes = BoardWrites({shard: part.route for shard, part in self.parts.items()}, self.board, self.directory.news)
+        self.replica: ReplicaActor | None = None
+
+    def __getitem__(self, shard: str) -> Part:
+        return self.parts[shard]
+
+    def board(self, board_id: str) -> BoardInfo | None:
+        """A board as the followers of this region know it: in the newest layout whose slices take events."""
+        found: BoardInfo | None = None
+        for part in self.parts.values():
+            if not part.instances:
+                continue
+            for state in [state for n in part.actor.ledger.numbers(board_id) if (state := part.actor.ledger.numbered(n)) is not None]:
+                if state.phase in ("importing", "removing"):
+                    continue
+                layout = state.layout or Layout(1, (part.shard,))
+                if state.phase == "moved" and state.target is not None:
+                    layout = state.target
+                if found is None or layout.number > found.layout_in_effect.number:
+                    found = BoardInfo(
+                        board_id=board_id,
+                        number=state.number,
+                        incarnation=state.incarnation,
+                        shard=layout.lead,
+                        home=self.cluster.shards[layout.lead],
+                        rules=state.rules,
+                        generation=state.generation,
+                        count=state.count,
+                        layout=layout,
+                    )
+        return found
+
+    # -- the actors of this region, as its gateway and its acceptor reach them
+
+    def _newest(self) -> Running:
+        return self.first.newest()
+
+    async def _alive(self, running: Running, work: Awaitable[Any]) -> Any:
+        return await self.first.alive(running, work)
+
+    async def submit(self, shard: str, payload: bytes) -> bytes:
+        part = self.parts[shard]
+        running = part.newest()
+
+        async def one(board_id: str, subject: str, events: list[Submission]) -> Any:
+            try:
+                return await running.actor.submit(board_id, events, subject)
+            except Unanswered as error:
+                return to_wire(error)
+
+        return _encode(await part.alive(running, asyncio.gather(*(one(*r) for r in decode_submit(payload)))))
+
+    async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
+        part = self.parts[shard]
+        running = part.newest()
+        offset: int | None = await part.alive(running, running.actor.moving.drain(epoch, to, asked_by))
+        return offset
+
+    async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        part = self.parts[shard]
+        running = part.newest()
+        reply: dict[str, Any] = await part.alive(running, orders.operate(running.actor, order))
+        return reply
+
+    # -- the first shard's part, for stories with one
+
+    @property
+    def log(self) -> WatchedLog:
+        """Its store's."""
+        return self.first.log
+
+    @property
+    def store(self) -> MemoryJournal:
+        """Its store."""
+        return self.first.store
+
+    @property
+    def instances(self) -> list[Running]:
+        """Of its actor."""
+        return self.first.instances
+
+    @property
+    def route(self) -> ShardRoute:
+        """The gateway's way to it."""
+        return self.first.route
+
+    @property
+    def actor(self) -> ShardActor:
+        """The newest instance."""
+        return self.first.actor
+
+    @property
+    def door(self) -> Door:
+        """The newest instance's door."""
+        return self.first.door
+
+    @property
+    def role(self) -> Role | None:
+        """Role of the newest instance; None when there is none."""
+        return self.first.role
+
+    def swap(self, log: WatchedLog) -> None:
+        """See `Part.swap`."""
+        self.first.swap(log)

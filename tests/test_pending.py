@@ -448,6 +448,7 @@ class Overlay(RuleBasedStateMachine):
         for board, model in self.models.items():
             state = self.authority.board(board)
             assert ((state.checksum, state.count), state.generation) == (model.totals(), model.generation)
+        assert pending.due() == [(state.number, state.rules.publish_interval_ms) for state in pending.changed_boards()]
         assert [state.board_id for state in pending.changed_boards()] == sorted(
             (board for board, model in self.models.items() if model.dirty), key=lambda board: self.authority.board(board).number
         )

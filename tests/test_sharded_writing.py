@@ -12,7 +12,7 @@ from watched_log import Sent
 
 from actors.board_changes import Slice
 from boards.comparator import sort_key
-from boards.model import Layout, Outcome
+from boards.model import Layout, Outcome, Row
 from boards.policies import make_rules
 from boards.slicing import slice_of
 from journal.records import BoardCreated, Manifest, Marked, Record, open_entry
@@ -104,7 +104,7 @@ def test_the_order_over_shards_is_the_order_of_an_offline_sort(tmp_path: Path) -
             await begun(cluster)
             await shown(cluster, await write(cluster, 120))
             region = cluster["us"]
-            rows = {}
+            rows: dict[str, Row] = {}
             for shard in SHARDS:
                 ledger = region[shard].actor.ledger
                 for n in ledger.numbers(BOARD):
@@ -207,9 +207,9 @@ def test_a_removed_board_is_gone_everywhere_and_its_next_life_knows_nothing_of_i
             assert reply == {"ok": True}
             await until(
                 lambda: (
-                    all(not cluster["ap"][s].actor.ledger.numbers(BOARD) for s in SHARDS)
-                    and all(series(cluster[r]) is None for r in ("eu", "us", "ap")),
-                ),  # type: ignore[union-attr]
+                    all(not cluster["ap"][shard].actor.ledger.numbers(BOARD) for shard in SHARDS)
+                    and all(series(cluster[name]) is None for name in ("eu", "us", "ap"))
+                ),
                 "nothing is left of it",
             )
             await cluster.restart("eu", shards=("eu/0",))
