@@ -17,16 +17,26 @@ _PER_STRETCH: Final = 4
 
 #: The module, once `load` has been called and could.
 kernels: Any = None
-#: Why there is none, for people: "not asked for", "" when it is loaded, or what went wrong.
+#: Why there is none, for people: "not asked for", "not loaded yet", "" when it is loaded, or what went wrong.
 reason = "not asked for"
+
+
+def wanted() -> bool:
+    """Whether nobody has asked for it yet; says yes once."""
+    global reason  # noqa: PLW0603 - see `load`
+    if reason != "not asked for":
+        return False
+    reason = "not loaded yet"
+    return True
 
 
 def load() -> bool:
     """Compile, or take from numba's cache beside the module or in the user's cache directory: half a second, or some the first time."""
     global kernels, reason  # noqa: PLW0603 - one process, one set of compiled code
-    if kernels is None and reason == "not asked for":
+    if kernels is None and reason in ("not asked for", "not loaded yet"):
         try:
-            kernels, reason = importlib.import_module("boards.kernels"), ""
+            kernels = importlib.import_module("boards.kernels")
+            reason = ""
         except Exception as error:  # whatever it is: numba is absent, or has nowhere to keep what it compiles
             reason = f"{type(error).__name__}: {error}"
     return kernels is not None
@@ -88,12 +98,12 @@ def _part(run: Run) -> _Part:
     else:
         below = _part(run.below)
         own, holds = [*_of_rows(run.added), run.gone.size], []
-        slots = int(run.slots[-1]) if run.slots.size else 0
-        for column, limit in ((run.gone, run.below.total), (run.before, run.below.total), (run.slots, max(slots, run.players.count))):
+        last = int(run.slots[-1]) if run.slots.size else 0
+        for column, limit in ((run.gone, run.below.total), (run.before, run.below.total), (run.slots, last)):
             table, shift = _stretches(column, limit)
             own += [column.ctypes.data, table.ctypes.data, shift]
             holds.append(table)
-        own += [run.landed.ctypes.data, run.slot_rows.ctypes.data]
+        own += [run.landed.ctypes.data, run.slot_rows.ctypes.data, run.gaps.ctypes.data]
         whole = np.concatenate((below.whole, np.array(own, dtype=np.int64)))
         whole[0] += 1
         part = _Part(whole, (*below.holds, *holds))

@@ -32,6 +32,8 @@ _MERGED_AT_ONCE: Final = 1 << 18
 _DELTAS_AT_MOST: Final = 2_000_000
 #: Deltas on a stack before freezing waits for the background.
 _STACK_AT_MOST: Final = 12
+#: Players from which on compiled look-ups are worth their loading, which takes half a second and 60 MB.
+_COMPILED_FROM: Final = 50_000
 #: Slots of departed players that are kept for as long as they do not outnumber the present ones by this.
 _SPARE_SLOTS: Final = 1024
 
@@ -204,6 +206,8 @@ class RankIndex:
         gone, added = self._effective(added, np.concatenate((leaving, benched_slots)))
         if gone.size or len(added):
             self._run = self._settled(self._delta(gone, added))
+            if self._run.total >= _COMPILED_FROM and compiled.wanted():
+                self._background().submit(compiled.load)
             self.view = View(self._run, self._order)
         return self.view
 
@@ -243,11 +247,23 @@ class RankIndex:
             return self._replaced(run, run, *_rebuilt(run, whole, self._departed(run))) if whole else run
         self._run = run
         if self._job is None and (whole or sum(sizes[:-1]) > _MERGED_AT_ONCE):
-            if self._executor is None:
-                self._executor, self._own_executor = ThreadPoolExecutor(1, thread_name_prefix="rank-index"), True
-            self._job = _Job(run, self._executor.submit(_rebuilt, run, whole, self._departed(run)))
+            self._job = _Job(run, self._background().submit(_rebuilt, run, whole, self._departed(run)))
         self.settle(wait=len(sizes) > _STACK_AT_MOST)
         return self._run
+
+    def compact(self) -> None:
+        """Have all rows in one base now, as after a bulk load: O(n), by whoever calls. Answers stay what they were."""
+        self.settle(wait=True)
+        top = self._run
+        if isinstance(top, Delta):
+            self._run = self._replaced(top, top, *_rebuilt(top, True, self._departed(top)))
+            if self.view.run is top:
+                self.view.run = self._run
+
+    def _background(self) -> Executor:
+        if self._executor is None:
+            self._executor, self._own_executor = ThreadPoolExecutor(1, thread_name_prefix="rank-index"), True
+        return self._executor
 
     def _departed(self, run: Run) -> bool:
         """Whether so many have left that a table of ids without them is worth its making."""

@@ -8,8 +8,9 @@ arrays alive. Layouts, in places of 8 bytes:
 * a run: its number of deltas, whether there is a second column, the base (`BASE` places), then each delta, lowest first.
 
 An ascending column of a delta comes with a table: the place of the first number of each stretch of 2**shift, so that a
-search looks at a few neighbours only. Rows added to a delta are not searched by key at all: those inserted before an earlier
-row below than the first that is not better are better, those before a later one are not; only the few in between are compared.
+search looks at a few neighbours only. Rows added to a delta are not searched by key at all. Of the rows below, c are before
+what is wanted: then so is every added row that was inserted before one of these, and none that was inserted behind the first
+other one that is still there. Only the few in between are compared.
 """
 
 from typing import Any
@@ -24,10 +25,10 @@ PLAYERS = 7
 HEAD = 2
 ROWS = 8
 #: Of the base: rows, where, size of where. Of a delta: rows, count of gone, then gone, before and slots with table and shift each,
-#: landed, slot rows.
+#: landed, slot rows, gaps.
 BASE = ROWS + 2
-DELTA = ROWS + 12
-_GONE, _BEFORE, _SLOTS, _LANDED, _SLOT_ROWS = ROWS + 1, ROWS + 4, ROWS + 7, ROWS + 10, ROWS + 11
+DELTA = ROWS + 13
+_GONE, _BEFORE, _SLOTS, _LANDED, _SLOT_ROWS, _GAPS = ROWS + 1, ROWS + 4, ROWS + 7, ROWS + 10, ROWS + 11, ROWS + 12
 
 _COUNT, _KEY, _SECOND, _TIE, _SLOT, _ACHIEVED, _VERSION, _WIDE = range(8)
 _NOWHERE = 2**31 - 1
@@ -178,12 +179,24 @@ def _find(run: Any, slot: int) -> Any:
                 at = -1
             else:
                 at += _upper32(run, delta + _BEFORE, run[delta], _lower32(run, delta + _BEFORE, at), at) - skipped
-        if slot < _NOWHERE:
+        if run[delta] and slot <= _i32(run[delta + _SLOTS], run[delta] - 1):
             entry = _lower32(run, delta + _SLOTS, slot)
             if entry < run[delta] and _i32(run[delta + _SLOTS], entry) == slot:
                 rows, row = delta, int64(_i32(run[delta + _SLOT_ROWS], entry))
                 at = int64(_i32(run[delta + _LANDED], row))
     return at, rows, row
+
+
+@njit
+def _between(run: Any, delta: int, count: int) -> Any:
+    """The added rows of which it is open whether they come before what is wanted, as `count` rows below do; how many of these are gone."""
+    skipped = _lower32(run, delta + _GONE, count)
+    low, kept = _lower32(run, delta + _BEFORE, count), count
+    if skipped < run[delta + ROWS] and _i32(run[delta + _GONE], skipped) == count:
+        gap = _i32(run[delta + _GAPS], skipped)
+        kept += _upper32(run, delta + _GAPS, run[delta + ROWS], skipped, gap) - skipped
+    start = low if kept == count else _lower32(run, delta + _BEFORE, kept)
+    return low, _upper32(run, delta + _BEFORE, run[delta], start, kept), skipped
 
 
 @njit
@@ -193,12 +206,11 @@ def _better(run: Any, key: int, second: int) -> Any:
         count = _lower64(run[HEAD + _SECOND], count, _upper64(run[HEAD + _KEY], count, run[HEAD], key), second)
     for i in range(run[0]):
         delta = HEAD + BASE + i * DELTA
-        low = _lower32(run, delta + _BEFORE, count)
-        high = _upper32(run, delta + _BEFORE, run[delta], low, count)
+        low, high, skipped = _between(run, delta, count)
         low = _lower64(run[delta + _KEY], low, high, key)
         if run[1]:
             low = _lower64(run[delta + _SECOND], low, _upper64(run[delta + _KEY], low, high, key), second)
-        count += low - _lower32(run, delta + _GONE, count)
+        count += low - skipped
     return count
 
 
@@ -235,10 +247,9 @@ def _ahead(players: Any, run: Any, key: int, second: int, tie: int, words: Any, 
     ahead = _ahead_among(players, run, HEAD, 0, run[HEAD], key, second, tie, words, count)
     for i in range(run[0]):
         delta = HEAD + BASE + i * DELTA
-        low = _lower32(run, delta + _BEFORE, ahead)
-        high = _upper32(run, delta + _BEFORE, run[delta], low, ahead)
+        low, high, skipped = _between(run, delta, ahead)
         own = _ahead_among(players, run, delta, low, high, key, second, tie, words, count)
-        ahead += own - _lower32(run, delta + _GONE, ahead)
+        ahead += own - skipped
     return ahead
 
 

@@ -234,7 +234,7 @@ class Players:
             _insert(table, hashes_of(self.words(slots)), slots)
         self._moved = stop
         if stop == self._to_move:
-            self._tables = table, None
+            self._tables, self.described = (table, None), None
 
     def find(self, ids: Sequence[str]) -> Slots:
         """Slots of `ids`, `NOWHERE` for the unknown. Raises as `words_of`."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from boards.index import Change, Placed, RankIndex, View
+import boards.index as index_module
+from boards.index import Batch, Change, Placed, RankIndex, View
 from boards.model import VALUE_MAX, VALUE_MIN, Direction, Ranking
 
 DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
@@ -203,3 +204,34 @@ def test_views_can_be_read_by_other_threads_while_the_next_is_frozen() -> None:
         for i, change in enumerate(crowd(200, 50, seed=5)):
             index.freeze([change, change._replace(player_id=newcomers[i])], [f"p{2_000 + i}"])
         assert all(answer.result() for answer in reads)
+
+
+def test_generations_are_right_while_a_thread_compacts_and_old_ones_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_MERGED_AT_ONCE", 1000)
+    monkeypatch.setattr(index_module, "_DELTAS_AT_MOST", 3000)
+    rows = {change.player_id: change for change in crowd(20_000, 500, seed=7)}
+    index = index_of(list(rows.values()))
+    generations = []
+    for round_ in range(40):
+        changed = {change.player_id: change._replace(version=round_ + 2) for change in crowd(20_000, 500, seed=round_ + 8)[round_::50]}
+        rows = {**rows, **changed}
+        generations.append((index.freeze(list(changed.values())), rows))
+    index.close()
+    assert not index.busy
+    for view, then in generations[::13]:
+        generation = Generation(view, then, ranked(then.values(), "higher", "competition"))
+        assert_answers(generation, "higher", "competition", [f"p{i}" for i in range(0, 20_000, 501)], 10_000, 50)
+
+
+def test_columns_with_one_player_twice_and_moments_that_break_a_promise_are_refused() -> None:
+    index = RankIndex(direction="higher", ranking="unique", tie_is_achieved=True)
+    before = index.view
+    twice = Batch.of([Change("a", 1, 0, 0, 1), Change("a", 2, 0, 0, 1)])
+    with pytest.raises(ValueError, match="only once"):
+        index.freeze_columns(twice)
+    with pytest.raises(ValueError, match="tie_ms is achieved_ms"):
+        index.freeze([Change("a", 1, 5, 6, 1)])
+    with pytest.raises(ValueError, match=r"U\+0000"):
+        index.freeze([Change("a\0", 1, 5, 5, 1), Change("b", 1, 5, 5, 1)])
+    assert index.view is before
+    assert index.rows(["a", "b"]) == [None, None]
