@@ -79,7 +79,7 @@ class Gateway:
                 unknown = True
             else:
                 self.learn(answer.epoch, answer.owner)
-            if world.now >= deadline or (answer is not None and answer.code == "lagging"):
+            if world.now >= deadline or (answer is not None and answer.code in ("lagging", "moving", "moved")):
                 done(None if unknown else answer)
                 return
             pause = 2 if self.epoch != epoch else 30
@@ -220,6 +220,7 @@ def acknowledge(world: "World", sent: Sent, answer: SubmitResult) -> None:
     if sent.result is None:
         sent.result, sent.acked = answer, world.turn
         world.acknowledged += 1
+        world.timeline.told.append((world.now, sent))
 
 
 def write(world: "World", name: str) -> Sent:

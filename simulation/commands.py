@@ -18,6 +18,7 @@ import typer
 from laurel import showing
 from laurel.commands import CommandError, Json
 from simulation import runs as many
+from simulation.fleet_scripts import FLEET_SCRIPTS
 from simulation.mutants import MUTANTS
 from simulation.nemesis import known_faults
 from simulation.schedule import Outcome, run
@@ -38,6 +39,9 @@ def simulate(
     runs: Annotated[int | None, typer.Option("--runs", min=1, help="How many seeds; for mutants, how many of them each.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
     faults: Annotated[str, typer.Option("--faults", help="Only these kinds of faults, comma separated; `list` shows them.")] = "",
+    shards: Annotated[
+        int | None, typer.Option("--shards", min=1, max=8, help="Shards; a board over all where several. Else: mixed.")
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = os.cpu_count() or 1,
     story: Annotated[bool, typer.Option("--story", help="Tell the whole story of the (first) seed.")] = False,
     evidence: Annotated[Path | None, typer.Option("--evidence", help="Append what was done to this file, a line of JSON each.")] = None,
@@ -54,6 +58,8 @@ def simulate(
         return
     if (resume or total) and evidence is None:
         raise CommandError("--resume and --total need the file: add --evidence FILE", exit_code=2)
+    if shards == 1 and (spread := [kind for kind in kinds if kind in FLEET_SCRIPTS]):
+        raise CommandError(f"--shards must be 2 to 8 for {', '.join(spread)}, not 1", exit_code=2)
     if mutants or only:
         _mutants(only or [], runs, workers, as_json)
         return
@@ -65,30 +71,33 @@ def simulate(
         assert evidence is not None
         seed = many.next_seed(_lines(evidence))
     if story and (runs or 1) == 1:
-        outcome = run(seed, faults=kinds, story=True)
+        outcome = run(seed, faults=kinds, shards=shards, story=True)
         _tell(outcome, len(outcome.story))
-    _simulate(seed, runs or 1, kinds, workers, evidence, as_json, quiet=story)
+    _simulate(seed, runs or 1, kinds, shards, workers, evidence, as_json, quiet=story)
 
 
-def _simulate(seed: int, count: int, kinds: list[str], workers: int, evidence: Path | None, as_json: bool, *, quiet: bool) -> None:
+def _simulate(
+    seed: int, count: int, kinds: list[str], shards: int | None, workers: int, evidence: Path | None, as_json: bool, *, quiet: bool
+) -> None:
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is kept then too
     with _progress(count, "schedules", hidden=as_json) as advance:
-        tally, whole = many.simulate(seed, count, faults=kinds, processes=workers, evidence=evidence, progress=advance)
+        tally, whole = many.simulate(seed, count, faults=kinds, shards=shards, processes=workers, evidence=evidence, progress=advance)
     seconds = time.monotonic() - begun
     for found in tally.found[:3]:
         told = sys.stderr if as_json else sys.stdout
         print(f"seed {found.seed} breaks {found.invariant}: {found.detail}", file=told)
         if not quiet:
-            _tell(run(found.seed, faults=kinds, story=True), STORY_LINES, told)
-        print(f"replay it with: {_replay(found.seed, kinds)}", file=told)
+            _tell(run(found.seed, faults=kinds, shards=shards, story=True), STORY_LINES, told)
+        print(f"replay it with: {_replay(found.seed, kinds, shards)}", file=told)
     if as_json:
         showing.print_json(tally.document(seconds))
     else:
         speed = f"{1000 * seconds / max(1, tally.runs):.1f} ms each"
         print(
             f"{tally.runs:,} schedules from seed {seed} on, {tally.events:,} events, {tally.failovers:,} activations, "
-            f"{sum(tally.faults.values()):,} faults: {len(tally.found)} violations in {seconds:.1f} s ({speed})"
+            f"{tally.generations:,} generations over shards, "
+            f"{tally.moves:,} moves, {sum(tally.faults.values()):,} faults: {len(tally.found)} violations in {seconds:.1f} s ({speed})"
         )
     if not whole:
         raise typer.Exit(130)
@@ -96,10 +105,12 @@ def _simulate(seed: int, count: int, kinds: list[str], workers: int, evidence: P
         raise typer.Exit(1)
 
 
-def _replay(seed: int, kinds: list[str]) -> str:
+def _replay(seed: int, kinds: list[str], shards: int | None = None) -> str:
     parts = ["laurel", "simulate", "--runs", "1", "--seed", str(seed)]
     if kinds:
         parts += ["--faults", ",".join(kinds)]
+    if shards is not None:
+        parts += ["--shards", str(shards)]
     return shlex.join([*parts, "--story"])
 
 

@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -22,9 +22,9 @@ from failover.lease import Promises
 from failover.replication import Replication
 from journal.memory import MemoryLog
 from ledger.pending import Pending
+from simulation.fleet_mutants import FLEET_MUTANTS, FLEET_PROVOKED
+from simulation.mutant import Mutant, Words
 from simulation.world import Switches
-
-Words = tuple[str, str]
 
 
 class RuleMoved(Exception):
@@ -32,19 +32,6 @@ class RuleMoved(Exception):
 
     code = "rule_moved"
     definite = True
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """`rule` says in words what is broken; `changes` are (function, words and what they become...), `switch` one of `Switches`.
-
-    Where `invariant` is given, only its violations count: what must be caught is what this rule is for.
-    """
-
-    rule: str
-    changes: tuple[tuple[Callable[..., Any], Words], ...] = ()
-    switch: str = ""
-    invariant: str = ""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -215,6 +202,7 @@ MUTANTS: dict[str, Mutant] = {
         "one automatic failover follows the other",
         ((Detector.turn, ("or self.pause_ms(now_ms)", "or False")),),
     ),
+    **FLEET_MUTANTS,
 }
 
 
@@ -244,6 +232,7 @@ PROVOKED: dict[str, str] = {
     "readmission_drops_orphans": "needless_readmission",
     "renew_unchecked": "writes_while_deposed",
     "seal_past_the_acceptor": "old_acceptor",
+    **FLEET_PROVOKED,
 }
 
 
@@ -255,30 +244,35 @@ def broken(name: str) -> Iterator[Switches]:
     """
     mutant = MUTANTS[name]
     with ExitStack() as stack:
+        together: dict[Callable[..., Any], list[Words]] = {}
         for function, words in mutant.changes:
-            stack.enter_context(_changed(function, words))
+            together.setdefault(function, []).append(words)
+        for function, changes in together.items():
+            stack.enter_context(_changed(function, changes))
         yield replace(Switches(), **{mutant.switch: True}) if mutant.switch else Switches()
 
 
 @contextmanager
-def _changed(function: Callable[..., Any], words: Words) -> Iterator[None]:
+def _changed(function: Callable[..., Any], changes: list[Words]) -> Iterator[None]:
     """Exchange the code of a function, wherever it is known under whichever name."""
     whole: Any = function
     before = whole.__code__
-    whole.__code__ = _code(function, *words)
+    whole.__code__ = _code(function, *changes)
     try:
         yield
     finally:
         whole.__code__ = before
 
 
-def _code(function: Callable[..., Any], old: str, new: str) -> CodeType:
+def _code(function: Callable[..., Any], *changes: Words) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
-    if source.count(old) != 1:
-        raise RuleMoved(f"{function.__qualname__} has {old!r} {source.count(old)} times")
+    for old, new in changes:
+        if source.count(old) != 1:
+            raise RuleMoved(f"{function.__qualname__} has {old!r} {source.count(old)} times")
+        source = source.replace(old, new)
     whole: Any = function
     names: dict[str, Any] = dict(whole.__globals__)
     flags = __future__.annotations.compiler_flag
-    exec(compile(source.replace(old, new), whole.__code__.co_filename, "exec", flags, dont_inherit=True), names)
+    exec(compile(source, whole.__code__.co_filename, "exec", flags, dont_inherit=True), names)
     code: CodeType = names[function.__name__].__code__
     return code

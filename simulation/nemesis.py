@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simulation import operators
+from simulation.fleet_scripts import FLEET_SCRIPTS
 from simulation.scripts import SCRIPTS, Script
 from simulation.scripts_local import AUTOMATIC, LOCAL
 from simulation.watch import WatchedLog
@@ -261,8 +262,8 @@ def may_be(world: "World", kind: str) -> bool:
 
 
 def known_faults() -> list[str]:
-    """All kinds, single and compound."""
-    return [*FAULTS, *COMPOUND]
+    """All kinds: single, compound, and those of boards over several shards."""
+    return [*FAULTS, *COMPOUND, *FLEET_SCRIPTS]
 
 
 class Nemesis:

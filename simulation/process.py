@@ -5,10 +5,15 @@ all when it wakes, and one that died hears none.
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
+from actors import orders
+from actors.board_changes import Draft, Result, Slice
+from actors.coordinating import Coordinating
+from actors.importing import Importing
 from actors.messages import NoAuthority
+from actors.shard import ShardActor
 from failover import events as e
 from failover.acknowledging import Acknowledging
 from failover.events import Role
@@ -19,6 +24,8 @@ from journal.records import Entry, EpochStarted, HandedOver, Record, open_entry
 from ledger.memory import MemoryLedger
 from ledger.ports import ChecksumMismatch, LedgerCorrupt, LedgerGap
 from simulation.errands import Errands, append
+from simulation.loop import Loop
+from simulation.neighbours import OwnJournal, Spec, look_after
 from simulation.network import Call
 from simulation.salvaging import Salvaging
 from simulation.watch import Violation
@@ -59,6 +66,14 @@ class Process:
         self._drains: list[Call] = []
         self._drain_record: HandedOver | None = None
         self.salvaging = Salvaging(self)
+        #: What its asynchronous code runs on, and what looks after the other slices of the boards that it leads.
+        self.loop = Loop(self)
+        self.coordinating: Coordinating | None = None
+        #: What it does for boards that are on their way to this shard.
+        self.importing: Importing | None = None
+        #: As the product's code knows them.
+        self.spec = Spec(self.name, world.shard)
+        self.journal = OwnJournal(region.store)
         #: The newest start record that is folded here, and when (ms of the world) that was.
         self._folded_start: tuple[EpochStarted, int] | None = None
         #: Told what came of the newest order.
@@ -85,6 +100,7 @@ class Process:
         self.tell("dies")
         self.alive = False
         self.writer = None
+        self.loop.close()
 
     def pause(self) -> None:
         """Asleep: nothing is heard."""
@@ -230,6 +246,54 @@ class Process:
         board_id, submission = request
         writer.submit(Request(board_id, submission, lambda answer: network.reply(call, answer)))
 
+    def operate(self, call: Call) -> None:
+        """An order, such as the lead of a board gives to the authorities of its other slices."""
+
+        async def carry_out() -> None:
+            self.world.network.reply(call, await orders.operate(self._as_actor, call.message))
+
+        self.spawn(carry_out())
+
+    async def change(self, decide: Callable[[Draft], Result], *, last: bool = False, committed: bool = False) -> Any:
+        """As `actors.shard.ShardActor.change`."""
+        return await self._serving().change(decide, last=last, committed=committed)
+
+    def _serving(self) -> Writer:
+        state, writer = self.state, self.writer
+        if writer is None or state.role not in (Role.AUTHORITY, Role.DRAINING, Role.DRAINED):
+            owner = state.newest_owner if state.newest_owner != self.name else ""
+            raise NoAuthority(f"not here: {state.why}", code="no_authority", definite=True, epoch=state.newest_epoch, owner=owner)
+        return writer
+
+    @property
+    def mode(self) -> str:
+        """How this shard acknowledges."""
+        return self.world.mode
+
+    def relocation(self, board_id: str) -> dict[str, Any]:
+        """See `actors.shard.ShardActor.relocation`."""
+        return ShardActor.relocation(self._as_actor, board_id)
+
+    def closed_at(self, wanted: Slice) -> int:
+        """See `actors.shard.ShardActor.closed_at`."""
+        return ShardActor.closed_at(self._as_actor, wanted)
+
+    def importing_now(self) -> Importing:
+        """See `actors.shard.ShardActor.importing_now`."""
+        return ShardActor.importing_now(self._as_actor)
+
+    @property
+    def _as_actor(self) -> ShardActor:
+        """What the product's code takes for the actor of this shard: it has what that code asks of one."""
+        return cast("ShardActor", self)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something beside; what it raises is a broken invariant."""
+        self.loop.spawn(work, self._failed)
+
+    def _failed(self, error: BaseException) -> None:
+        raise error
+
     def drain(self, call: Call) -> None:
         """A coordinator asks the authority of an epoch to hand over; the answer is its last offset, or None."""
         epoch, to = call.message
@@ -272,12 +336,15 @@ class Process:
         self.world.serves(self)
         for board_id, rules in self.world.boards.items():
             if self.ledger.board(board_id) is None:
-                writer.queue.append(BoardRequest(board_id, rules))
+                writer.queue.append(BoardRequest(board_id, rules, self.world.layouts.get(board_id)))
         if writer.queue:
             writer.write_soon()
+        if self.world.neighbours:
+            self.coordinating, self.importing = look_after(self, writer)
+            self.spawn(self.coordinating.run())
 
     def _step_down(self) -> None:
-        writer, self.writer = self.writer, None
+        writer, self.writer, self.coordinating, self.importing = self.writer, None, None, None
         self._persisted = 0
         if writer is not None:
             writer.stop()

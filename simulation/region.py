@@ -236,7 +236,8 @@ class Region:
         #: An earlier acceptor that still answers on the connections that it has.
         self.old_acceptor: Acceptor | None = None
         self.processes: list[Process] = []
-        self.replica = Replica(world, self)
+        self.replica = world.timeline.replicas.setdefault(name, Replica(world, name))
+        self.replica.reads(world, self)
         #: The ledger's files: they survive a process.
         self.ledger = MemoryLedger()
         self.links_up = True

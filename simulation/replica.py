@@ -1,90 +1,152 @@
-"""A region's read replica: folds its store's committed entries with the real `BoardFold`, and shows what it froze.
+"""A region's read replica: folds its stores' committed entries with the real folds, and shows the generations that they make.
 
-Every frozen generation, and every generation read later, is compared over the whole run by (board incarnation, lineage,
-generation): I11.
+It follows the shards of all worlds of a timeline, each as far as its own store is. Every generation that it makes, and every
+one that is read later, is compared over the whole run by (board incarnation, lineage of its lead, number): I11.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from actors.boards_view import BoardFold, Generation, ReplicaMismatch
-from journal.records import BoardCreated, Entry, EpochStarted, Published, Scored, open_entry
+from actors.boards_view import ReplicaMismatch
+from actors.generations_view import BoardSeries, Generation
+from actors.region_fold import RegionFold
 from simulation.watch import Violation
 
 if TYPE_CHECKING:
     from simulation.region import Region
     from simulation.world import World
 
-#: (epoch, boundary, checksum, ((player, value, version), ...) in display order).
-Shown = tuple[int, int, int, tuple[tuple[str, int, int], ...]]
+#: What a reader sees of one player.
+SeenRow = tuple[str, int, int]
 
 
-def shown(generation: Generation) -> Shown:
-    """What a reader can see of a generation."""
-    rows = tuple((p.player_id, p.value, p.version) for p in generation.view.page(0, 1000))
-    return generation.epoch, generation.boundary, generation.checksum, rows
+class Shown(NamedTuple):
+    """What a reader can see of a generation; `shard`, `epoch` and `offset` are where its record is."""
+
+    shard: str
+    epoch: int
+    offset: int
+    checksum: int
+    published_ms: int
+    layout: int
+    #: (shard, epoch, offset) of each slice's mark.
+    boundaries: tuple[tuple[str, int, int], ...]
+    #: (player, value, version) in display order.
+    rows: tuple[SeenRow, ...]
+
+
+def shown(generation: Generation, shard: str) -> Shown:
+    """See `Shown`."""
+    proposal = generation.proposal
+    return Shown(
+        shard,
+        proposal.at.epoch,
+        proposal.at.offset,
+        generation.checksum,
+        generation.published_ms,
+        proposal.layout,
+        tuple((shard, *place) for shard, place in generation.boundaries.items()),
+        tuple((p.player_id, p.value, p.version) for p in generation.view.page(0, 1000)),
+    )
+
+
+@dataclass(slots=True)
+class Part:
+    """One shard that is followed here."""
+
+    world: "World"
+    region: "Region"
 
 
 class Replica:
     """See the module docstring."""
 
-    def __init__(self, world: "World", region: "Region") -> None:
-        self.world, self.region = world, region
-        self.applied = 0
-        self.boards: dict[int, BoardFold] = {}
-        self.lineage = ""
+    def __init__(self, world: "World", name: str) -> None:
+        #: The world of the first shard, whose clock and chance it shares with all others.
+        self.world, self.name = world, name
+        self.parts: dict[str, Part] = {}
         self.rebuilds = 0
-        self._opened: dict[str, list[object]] = {}
+        #: Incarnation -> newest generation that was made and compared.
+        self._compared: dict[str, int] = {}
+
+    def reads(self, world: "World", region: "Region") -> None:
+        """Follow one shard more."""
+        self.parts[world.shard] = Part(world, region)
+        self.restart()
+
+    def applied(self, shard: str) -> int:
+        """Offset up to which that shard is folded."""
+        return self.fold.shards[shard].applied.offset
 
     def restart(self) -> None:
         """Everything is in memory only."""
-        self.applied, self.boards, self.lineage = 0, {}, ""
+        self.fold = RegionFold(dict.fromkeys(self.parts, self.world.names[0]))
+        self._compared = {}
         self.rebuilds += 1
 
     def follow(self) -> None:
-        """Fold what is new in the own store."""
-        store = self.region.store
+        """Fold what is new in the own stores."""
+        several = len(self.parts) > 1
+        told: set[str] = set()
+        for shard, part in self.parts.items():
+            if several and not self.world.quiet and self.world.random.random() < 0.2:
+                continue  # its entries come to be read later than those of the others
+            told |= self._follow(shard, part)
+        for shard, fold in self.fold.shards.items():
+            if fold.alarm and not fold.stopped:
+                raise Violation("I8", f"the replica of {self.name}, {shard}: {fold.alarm}")
+        for board_id in self.fold.boards:
+            if board_id in told:
+                self._compare_new(self.fold.boards[board_id])
+
+    def _follow(self, shard: str, part: Part) -> set[str]:
+        store = part.region.store
         if not store.up or store.stalled:
-            return
-        log = store.log
-        upto = log.tail.offset if self.world.switches.freeze_uncommitted else log.committed
-        if upto < self.applied:
-            self.restart()
-        for entry in log.entries[self.applied : upto]:
-            self._apply(entry)
+            return set()
+        log, fold = store.log, self.fold.shards[shard]
+        upto = log.tail.offset if part.world.switches.freeze_uncommitted else log.committed
+        if upto < fold.applied.offset:
+            self.fold.restart(shard, "the journal was begun anew")
+            self.rebuilds += 1
+        now_ms, wall_ms = self.world.now, 1_000_000 + self.world.now
+        entries = log.entries[fold.applied.offset : upto]
+        told: set[str] = set()
+        if entries:
+            try:
+                told = self.fold.apply(shard, entries, committed=upto, now_ms=now_ms, wall_ms=wall_ms)
+            except ReplicaMismatch as error:
+                raise Violation("I8", f"the replica of {self.name}, {shard}: {error}") from error
+            part.region.gateway.learn(*fold.owner)
+        if upto and (not fold.serving or fold.stopped):
+            told |= self.fold.caught_up(shard, now_ms=now_ms, wall_ms=wall_ms)
+        return told
 
-    def _apply(self, entry: Entry) -> None:
-        try:
-            for record in open_entry(entry):
-                if type(record) is Scored:
-                    self.boards[record.board].apply(record)
-                elif type(record) is Published:
-                    board = self.boards[record.board]
-                    board.freeze(record, epoch=entry.epoch, offset=entry.offset, now_ms=self.world.now)
-                    self._compare(board, board.newest)
-                elif type(record) is BoardCreated:
-                    self.boards[record.number] = BoardFold.begin(record, self.world.shard, self.world.names[0], entry.epoch, entry.offset)
-                elif type(record) is EpochStarted:
-                    self.lineage = record.lineage
-                    self.region.gateway.learn(record.epoch, record.owner)
-        except ReplicaMismatch as error:
-            raise Violation("I8", f"the replica of {self.region.name}: {error}") from error
-        self.applied = entry.offset
+    def _compare_new(self, series: BoardSeries) -> None:
+        before = self._compared.get(series.incarnation, 0)
+        for number, generation in series.generations.items():
+            if number > before:
+                self._compare(series, generation)
+        if series.newest is not None:
+            self._compared[series.incarnation] = series.newest.number
 
-    def _compare(self, board: BoardFold, generation: Generation) -> None:
-        place = (board.info.incarnation, self.lineage, generation.number)
-        now = shown(generation)
-        known = self.world.generations.setdefault(place, now)
+    def _compare(self, series: BoardSeries, generation: Generation) -> None:
+        lead = next(iter(generation.boundaries))
+        place = (series.incarnation, self.fold.shards[lead].lineage, generation.number)
+        now = shown(generation, lead)
+        known = self.world.timeline.generations.setdefault(place, now)
         if known != now:
-            raise Violation("I11", f"{board.info.board_id} s{generation.number} was {known} and is {now} in {self.region.name}")
+            raise Violation("I11", f"{series.board_id} s{generation.number} was {known} and is {now} in {self.name}")
 
     def read(self) -> None:
         """Somebody reads a retained generation of some board here."""
-        if not self.boards:
-            return
         random = self.world.random
-        board = self.boards[random.choice(list(self.boards))]
-        newest = board.newest.number
-        generation = board.generation(random.randint(max(0, newest - 3), newest))
+        boards = sorted(self.fold.boards)
+        if not boards:
+            return
+        series = self.fold.boards[random.choice(boards)]
+        newest = series.newest
         self.world.reads += 1
-        if generation is not None and generation.number:
-            self._compare(board, generation)
+        if newest is not None and not self.fold.unready(series):
+            generation = series.generations.get(random.randint(max(0, newest.number - 3), newest.number))
+            if generation is not None and generation.number:
+                self._compare(series, generation)

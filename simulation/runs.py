@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from laurel.provenance import commit
+from simulation.fleet_mutants import FLEET_MUTANTS
 from simulation.mutants import MUTANTS, PROVOKED, broken
 from simulation.schedule import Outcome, run
 
@@ -25,8 +26,12 @@ STRETCH, LINE = 25, 5000
 #: A mutant is caught well enough after so many detections, and escapes when so many seeds show none.
 ENOUGH, AT_MOST = 3, 1500
 #: What is simulated; evidence of other code says nothing of this one.
-CODE = ("actors/boards_view.py", "actors/messages.py", "boards", "failover", "journal/memory.py", "journal/ports.py", "journal/records.py")
-CODE_TOO = ("ledger/fold.py", "ledger/memory.py", "ledger/pending.py", "ledger/ports.py", "simulation")
+CODE = ("boards", "failover", "journal/memory.py", "journal/ports.py", "journal/records.py")
+CODE_TOO = ("ledger/fold.py", "ledger/memory.py", "ledger/pending.py", "ledger/ports.py", "ledger/running.py", "simulation")
+ACTORS = (
+    "board_changes", "boards_view", "coordinating", "exporting", "generations_view", "importing", "messages", "orders", "region_fold",
+    "relocating", "relocation_changes", "waiting",
+)  # fmt: skip
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,6 +54,9 @@ class Tally:
     acknowledged: int = 0
     failovers: int = 0
     steps: int = 0
+    #: Of boards over several shards.
+    generations: int = 0
+    moves: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     found: list[Found] = field(default_factory=list)
 
@@ -59,6 +67,8 @@ class Tally:
         self.acknowledged += outcome.acknowledged
         self.failovers += outcome.failovers
         self.steps += outcome.steps
+        self.generations += outcome.generations
+        self.moves += outcome.moves
         self.faults.update(outcome.faults)
         if outcome.violation is not None:
             self.found.append(Found(outcome.seed, outcome.violation.invariant, outcome.violation.detail))
@@ -70,6 +80,8 @@ class Tally:
         self.acknowledged += other.acknowledged
         self.failovers += other.failovers
         self.steps += other.steps
+        self.generations += other.generations
+        self.moves += other.moves
         self.faults.update(other.faults)
         self.found += other.found
 
@@ -82,17 +94,19 @@ class Tally:
             "failovers": self.failovers,
             "faults": sum(self.faults.values()),
             "steps": self.steps,
+            "generations": self.generations,
+            "moves": self.moves,
             "violations": len(self.found),
             "seeds": [found.seed for found in self.found[:20]],
             "seconds": round(seconds, 1),
         }
 
 
-def stretch(seeds: tuple[int, int], faults: Sequence[str] = ()) -> Tally:
-    """Run seeds first..last."""
+def stretch(seeds: tuple[int, int], faults: Sequence[str] = (), shards: int | None = None) -> Tally:
+    """Run seeds first..last; `shards` as in `simulation.schedule.run`."""
     tally = Tally()
     for seed in range(seeds[0], seeds[1] + 1):
-        tally.count(run(seed, faults=faults))
+        tally.count(run(seed, faults=faults, shards=shards))
     return tally
 
 
@@ -107,7 +121,7 @@ def hunt(task: tuple[str, int, int, int]) -> tuple[str, int, int, str]:
         for seed in range(first, first + most):
             runs += 1
             faults = (PROVOKED[name],) if seed % 2 and name in PROVOKED else ()
-            outcome = run(seed, faults=faults, switches=switches)
+            outcome = run(seed, faults=faults, switches=switches, shards=shards_for(name))
             violation = outcome.violation
             if violation is not None and catches(name, outcome):
                 detections += 1
@@ -115,6 +129,11 @@ def hunt(task: tuple[str, int, int, int]) -> tuple[str, int, int, str]:
                 if detections >= enough:
                     break
     return name, runs, detections, how
+
+
+def shards_for(name: str) -> int:
+    """In how many shards a mutant is looked for: rules of one shard show themselves soonest where there is only one."""
+    return 3 if name in FLEET_MUTANTS else 1
 
 
 def catches(name: str, outcome: Outcome) -> bool:
@@ -146,6 +165,7 @@ def simulate(
     count: int,
     *,
     faults: Sequence[str] = (),
+    shards: int | None = None,
     processes: int = 1,
     evidence: Path | None = None,
     progress: Callable[[int], None] = lambda _: None,
@@ -159,17 +179,17 @@ def simulate(
     line_first, whole = first, True
     try:
         with workers(min(processes, len(tasks))) as mapped:
-            for tally in mapped(partial(stretch, faults=tuple(faults)), tasks):
+            for tally in mapped(partial(stretch, faults=tuple(faults), shards=shards), tasks):
                 total.add(tally)
                 line.add(tally)
                 progress(tally.runs)
                 if evidence is not None and line.runs >= LINE:
-                    write_line(evidence, line_first, line, time.monotonic() - begun, faults)
+                    write_line(evidence, line_first, line, time.monotonic() - begun, faults, shards)
                     line_first, line, begun = line_first + line.runs, Tally(), time.monotonic()
     except KeyboardInterrupt:
         whole = False
     if evidence is not None and line.runs:
-        write_line(evidence, line_first, line, time.monotonic() - begun, faults)
+        write_line(evidence, line_first, line, time.monotonic() - begun, faults, shards)
     return total, whole
 
 
@@ -196,7 +216,7 @@ def try_mutants(
 # -- evidence -------------------------------------------------------------------------------------------------------------
 
 
-def write_line(path: Path, first: int, tally: Tally, seconds: float, faults: Sequence[str]) -> None:
+def write_line(path: Path, first: int, tally: Tally, seconds: float, faults: Sequence[str], shards: int | None = None) -> None:
     """Append what was done to the evidence: one JSON object on a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
@@ -206,9 +226,12 @@ def write_line(path: Path, first: int, tally: Tally, seconds: float, faults: Seq
         "acknowledged": tally.acknowledged,
         "failovers": tally.failovers,
         "steps": tally.steps,
+        "generations": tally.generations,
+        "moves": tally.moves,
         "violations": [[found.seed, found.invariant] for found in tally.found],
         "seconds": round(seconds, 1),
         "only": list(faults),
+        "shards": shards,
         "faults": dict(sorted(tally.faults.items())),
         "commit": commit(),
         "code": code_fingerprint(),
@@ -249,6 +272,8 @@ def sum_up(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "current": sum(line["runs"] for line in lines if line["code"] == code),
         "events": sum(line["events"] for line in lines),
         "acknowledged": sum(line.get("acknowledged", 0) for line in lines),
+        "generations": sum(line.get("generations", 0) for line in lines),
+        "moves": sum(line.get("moves", 0) for line in lines),
         "failovers": sum(line["failovers"] for line in lines),
         "faults": dict(faults.most_common()),
         "violations": sum(len(line["violations"]) for line in lines),
@@ -260,7 +285,7 @@ def sum_up(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def code_fingerprint() -> str:
     """16 hex digits over the sources of what is simulated and of the simulator."""
     whole = hashlib.blake2b(digest_size=8)
-    for name in (*CODE, *CODE_TOO):
+    for name in (*CODE, *CODE_TOO, *(f"actors/{name}.py" for name in ACTORS)):
         path = _ROOT / name
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             whole.update(file.relative_to(_ROOT).as_posix().encode())

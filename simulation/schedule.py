@@ -1,5 +1,6 @@
 """One schedule: a seed makes a cluster, its clients and its faults; then everything heals and all invariants are checked."""
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,17 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from failover import activating, detector, lease, replication
-from simulation import checks, operators
-from simulation.client import Sent, write
+from simulation import checks, fleet_schedule
+from simulation.ending import agree, heal, salvage
+from simulation.fleet import Fleet
+from simulation.fleet_scripts import FLEET_SCRIPTS, MOVES
 from simulation.nemesis import Nemesis, revive
 from simulation.scripts_local import AUTOMATIC, LOCAL
 from simulation.watch import Violation
 from simulation.world import TIMING, Switches, World
 
-#: How long clients and faults go on, and how long agreement may take afterwards (I10), in ms.
+__all__ = ["Outcome", "agree", "heal", "run", "salvage"]
+
+#: How long clients and faults go on, in ms.
 FAULTS_MS = (500, 1100)
-AGREE_MS = 4000
-_LOOK_MS, _ASK_AGAIN_MS = 40, 300
+#: How often a seed makes several shards, where nobody says how many; and how many those are at most.
+SEVERAL, MOST = 0.06, 3
 
 
 @dataclass(slots=True)
@@ -31,20 +36,34 @@ class Outcome:
     acknowledged: int = 0
     failovers: int = 0
     steps: int = 0
+    #: Of the board over several shards, where the seed has one.
+    generations: int = 0
+    moves: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     fingerprint: str = ""
     story: list[tuple[int, str, str, Any]] = field(default_factory=list)
 
 
 def run(
-    seed: int, *, faults: Sequence[str] = (), switches: Switches | None = None, story: bool = False, fingerprint: bool = False
+    seed: int,
+    *,
+    faults: Sequence[str] = (),
+    switches: Switches | None = None,
+    story: bool = False,
+    fingerprint: bool = False,
+    shards: int | None = None,
 ) -> Outcome:
-    """Run one schedule. `faults` are the only kinds that are on (all may be); no violation is raised, it is in the outcome."""
+    """Run one schedule. `faults` are the only kinds that are on (all may be); no violation is raised, it is in the outcome.
+
+    `shards`: 1 for one shard with boards of one slice; more for a board over so many. None: mostly 1.
+    """
     outcome = Outcome(seed)
     dice = random.Random(~seed)  # sizes are drawn before the world is made
     regions = 5 if dice.random() < 0.15 else 3
     first_fence = 7 if dice.random() < 0.3 else 0
     mode = "local" if dice.random() < 0.4 or not LOCAL.keys().isdisjoint(faults) else "quorum"
+    if not MOVES.keys().isdisjoint(faults):
+        mode = "quorum"
     detects = dice.random() < 0.3 or not AUTOMATIC.keys().isdisjoint(faults)
     timing = replace(
         TIMING,
@@ -53,51 +72,76 @@ def run(
         detection_ms=dice.choice((150, 250)) if detects else 0,
     )
     pause_ms = dice.choice((300, 600))
+    if shards is None:
+        spread = not FLEET_SCRIPTS.keys().isdisjoint(faults) or (not faults and dice.random() < SEVERAL)
+        shards = dice.randint(2, MOST) if spread else 1
     with _sizes(dice.choice((1, 2, 16 if regions == 3 else 2)), dice.choice((1, 4, 4) if regions == 3 else (4,)), pause_ms):
-        world = World(
-            seed,
-            regions=regions,
-            timing=timing,
-            switches=switches,
-            first_fence=first_fence,
-            mode=mode,
-            pause_ms=pause_ms,
-            story=story,
-        )
+        made: dict[str, Any] = {
+            "regions": regions,
+            "timing": timing,
+            "switches": switches,
+            "first_fence": first_fence,
+            "mode": mode,
+            "pause_ms": pause_ms,
+            "story": story,
+        }
+        fleet = Fleet(seed, shards=shards, **made) if shards > 1 else None
+        worlds = [World(seed, **made)] if fleet is None else list(fleet.worlds.values())
         try:
-            _play(world, dice.random(), faults)
+            if fleet is None:
+                _play(worlds[0], dice.random(), faults)
+            else:
+                fleet_schedule.play(fleet, faults)
         except Violation as violation:
             outcome.violation = violation
         except Exception as error:  # whatever the product raises here is found, not a failure of the simulator
             outcome.violation = Violation("raised", f"{type(error).__name__}: {error}")
             outcome.violation.__cause__ = error
-    outcome.events, outcome.acknowledged, outcome.failovers = world.events, world.acknowledged, world.failovers
-    outcome.steps = world.steps
-    outcome.faults = world.faults
+        finally:
+            for world in worlds:
+                world.close()
+    _count(outcome, worlds)
+    if fleet is not None:
+        outcome.generations, outcome.moves = fleet.generations, fleet.moves
     if fingerprint:
-        outcome.fingerprint = world.fingerprint()
-    if world.story is not None:
-        outcome.story = list(world.story)
+        outcome.fingerprint = worlds[0].fingerprint() if fleet is None else fleet.fingerprint()
     return outcome
+
+
+def _count(outcome: Outcome, worlds: Sequence[World]) -> None:
+    for world in worlds:
+        outcome.events += world.events
+        outcome.acknowledged += world.acknowledged
+        outcome.failovers += world.failovers
+        outcome.faults.update(world.faults)
+    outcome.steps = worlds[0].timeline.steps
+    if worlds[0].story is not None:
+        outcome.story = list(worlds[0].timeline.story or ())
 
 
 @contextmanager
 def _sizes(entries_per_append: int, window: int, pause_ms: int) -> Iterator[None]:
     """Small windows make entries travel apart, which is when their order can hurt. Times that the product has as constants go
     with those of `TIMING`."""
-    new = {
+    new: dict[tuple[Any, str], Any] = {
         (replication, "ENTRIES_PER_APPEND"): entries_per_append,
         (replication, "WINDOW"): window,
         (detector, "PAUSE_MS"): pause_ms,
         (lease, "TURN_MS"): 120,
         (activating, "AGAIN_MS"): 20,
+        **fleet_schedule.SIZES,
     }
     before = {place: getattr(*place) for place in new}
+    # What the product would say of each trouble on the way; the story tells it better.
+    log = logging.getLogger("laurel")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
     try:
         for (module, name), value in new.items():
             setattr(module, name, value)
         yield
     finally:
+        log.setLevel(level)
         for (module, name), value in before.items():
             setattr(module, name, value)
 
@@ -128,19 +172,6 @@ def _play(world: World, luck: float, faults: Sequence[str]) -> None:
     checks.at_end(world)
 
 
-def salvage(world: World) -> None:
-    """All regions are back: what was cut is sent again, until nothing is open any more."""
-    deadline = world.now + AGREE_MS
-    # A ledger that is still being rebuilt knows no boards, and would call nothing open.
-    while any(not p.salvaging.over() for r in world.regions.values() for p in r.processes[-1:]):
-        if world.now >= deadline:
-            raise Violation("I5", "what was orphaned was not salvaged in time")
-        for region in world.regions.values():
-            for process in region.processes[-1:]:
-                process.salvaging.wake()
-        world.run(_LOOK_MS)
-
-
 def _begin_without(world: World, name: str) -> None:
     """Genesis with one region late."""
     world.note("genesis_late")
@@ -155,74 +186,3 @@ def _begin_without(world: World, name: str) -> None:
         revive(world, name)
 
     world.at(world.now + world.random.randint(20, 400), arrive)
-
-
-def heal(world: World) -> None:
-    """The faults stop: all ways are open, everything that was down comes back, nobody sends anything new."""
-    world.healed = world.quiet = True
-    network = world.network
-    network.heal()
-    network.lose = network.again = 0
-    network.delay = (1, 6)
-    network.let_pass(None)
-    for name, region in world.regions.items():
-        region.links_up = True
-        region.old_acceptor_ends()
-        if not region.store.up:
-            region.store.start()
-            region.store.check_fence()
-        if region.store.stalled:
-            region.store.resume()
-        for process in list(region.processes):
-            process.resume()
-        revive(world, name)
-
-
-def agree(world: World) -> None:
-    """I10: after the faults one authority serves within `AGREE_MS`, everybody holds its log, and it answers everywhere."""
-    heal(world)
-    # A store that was begun anew is sent everything, at worst one entry after the other.
-    deadline, asked_ms = world.now + AGREE_MS + 15 * max(r.store.log.tail.offset for r in world.regions.values()), 0
-    asked: list[Sent] = []
-    while True:
-        world.run(_LOOK_MS)
-        if _agreed(world):
-            if asked and all(sent.result is not None for sent in asked):
-                return
-            if not asked or world.now - asked_ms > _ASK_AGAIN_MS:
-                # What was asked while an activation was under way may stay unanswered.
-                asked, asked_ms = [write(world, name) for name in world.names], world.now
-        if world.now >= deadline:
-            raise Violation("I10", "no agreement: " + _disagreement(world))
-        operators.help_out(world)
-        for name in world.names:
-            revive(world, name)
-
-
-def _agreed(world: World) -> bool:
-    authorities = world.authorities()
-    if len(authorities) != 1:
-        return False
-    tail = authorities[0].region.store.log.tail
-    for region in world.regions.values():
-        log = region.store.log
-        if log.amnesiac or log.tail != tail or log.committed != tail.offset or region.replica.applied != tail.offset:
-            return False
-    replication = authorities[0].state.replication
-    return replication is not None and all(peer.counts for peer in replication.peers.values())
-
-
-def _disagreement(world: World) -> str:
-    parts = []
-    for name, region in world.regions.items():
-        log = region.store.log
-        doing = [f"{p.state.role.value} of epoch {p.state.epoch} ({p.state.why})" for p in region.processes]
-        parts.append(
-            f"{name} {tuple(log.tail)} committed {log.committed} fence {log.fence}, "
-            f"{'amnesiac, ' if log.amnesiac else ''}replica at {region.replica.applied}, is {' and '.join(doing) or 'dead'}"
-        )
-    for authority in world.authorities():
-        replication = authority.state.replication
-        peers = replication.peers.values() if replication is not None else ()
-        parts += [f"{authority.name} does not count {p.region} as {p.member_as}: {p.memory}" for p in peers if not p.counts]
-    return "; ".join(parts)

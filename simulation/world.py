@@ -9,7 +9,7 @@ from typing import Any
 
 import xxhash
 
-from boards.model import BoardRules
+from boards.model import BoardRules, Layout
 from boards.policies import make_rules
 from failover.events import Role
 from failover.state import Timing
@@ -19,7 +19,7 @@ from simulation.client import Client, Gateway, Sent
 from simulation.network import Network
 from simulation.process import Process
 from simulation.region import Region
-from simulation.replica import Shown
+from simulation.replica import Replica, Shown
 from simulation.watch import Violation, Watch
 
 NAMES = ("eu", "us", "ap", "sa", "af")
@@ -38,6 +38,38 @@ TIMING = Timing(
 POLICIES = ("best_score", "cumulative", "fastest_time", "latest")
 
 
+class Story:
+    """A world's lines in the story of all: (time, where, what, detail)."""
+
+    def __init__(self, lines: "deque[tuple[int, str, str, Any]]", label: str) -> None:
+        self._lines, self._label = lines, label
+
+    def append(self, line: tuple[int, str, str, Any]) -> None:
+        """A line, with whose it is."""
+        at, where, what, detail = line
+        self._lines.append((at, f"{self._label} {where}".strip(), what, detail))
+
+
+class Timeline:
+    """What happens when, in all worlds that share it: one queue, one clock, one source of chance and of tokens."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self.order = self.tokens = self.steps = 0
+        self.worlds: list[World] = []
+        #: The read replica of each region: it follows the shards of all worlds.
+        self.replicas: dict[str, Replica] = {}
+        #: (board incarnation, lineage of its lead, generation) -> what was shown of it (I11).
+        self.generations: dict[tuple[str, str, int], Shown] = {}
+        #: Counts what clients do, all together.
+        self.turn = 0
+        #: (time, where, what, detail), the last of them; None while nobody wants to know.
+        self.story: deque[tuple[int, str, str, Any]] | None = None
+        #: (ms, event) of what was acknowledged, as its client heard it.
+        self.told: list[tuple[int, Sent]] = []
+
+
 @dataclass(slots=True)
 class Switches:
     """Rules of the shells that a mutant breaks (see `mutants`); all False is the product."""
@@ -50,6 +82,7 @@ class Switches:
     answer_deposed: bool = False
     readmitted_counts: bool = False
     stay_superseded: bool = False
+    other_modulo: bool = False
 
 
 class World:
@@ -66,20 +99,24 @@ class World:
         mode: str = "quorum",
         pause_ms: int = 0,
         story: bool = False,
+        shard: str = SHARD,
+        timeline: Timeline | None = None,
     ) -> None:
-        self.random = random.Random(seed)
-        self.shard, self.names, self.timing = SHARD, NAMES[:regions], timing
+        #: Shared with the worlds of other shards, where there are some; `seed` is that of a timeline of its own.
+        self.timeline = timeline or Timeline(seed)
+        self.timeline.worlds.append(self)
+        self.random = self.timeline.random
+        self.shard, self.names, self.timing = shard, NAMES[:regions], timing
         self.switches = switches or Switches()
         #: `ack` of the shard, and how long an automatic failover keeps the next one off.
         self.mode, self.pause_ms = mode, pause_ms
         #: All clocks of those who hold leases are as slow, and of those who grant them as quick, as may be.
         self.skewed = self.random.random() < 0.3
         self.now, self.tick_ms = 1000, 25
-        self.steps = 0
-        self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._order = self._tokens = 0
-        #: (time, where, what, detail), the last of them; None while nobody wants to know.
-        self.story: deque[tuple[int, str, str, Any]] | None = deque(maxlen=8000) if story else None
+        if story and self.timeline.story is None:
+            self.timeline.story = deque(maxlen=8000)
+        #: This shard's lines of the story; None while nobody wants to know.
+        self.story: Story | None = None if self.timeline.story is None else Story(self.timeline.story, shard if timeline else "")
         self.watch = Watch()
         self.network = Network(self)
         #: Highest fence of each store over its restarts.
@@ -92,6 +129,10 @@ class World:
             self.regions[name] = region
         #: Configured boards, and who plays.
         self.boards: dict[str, BoardRules] = {}
+        #: Where the slices of those boards are that have several.
+        self.layouts: dict[str, Layout] = {}
+        #: What a process has beside its own shard's work: the shards of one cluster give orders to each other.
+        self.neighbours: dict[str, World] = {}
         self.board_names: list[str] = []
         self.players: list[str] = []
         self.clients: list[Client] = []
@@ -100,7 +141,7 @@ class World:
         self.quiet = False
         self.lull_until = 0
         self.think_ms = 60
-        self.turn = self.events = self.acknowledged = self.reads = self.failovers = self.salvaged = 0
+        self.events = self.acknowledged = self.reads = self.failovers = self.salvaged = 0
         #: (owner, epoch) -> who granted it; of those that served, by epoch (I7 of `local`).
         self.sealed_by: dict[tuple[str, int], frozenset[str]] = {}
         self.served: dict[int, tuple[str, frozenset[str]]] = {}
@@ -111,33 +152,45 @@ class World:
         #: (lineage, offset) -> epoch, of everything that some authority called committed.
         self.called_committed: dict[tuple[str, int], int] = {}
         self._called: dict[str, int] = {}
-        #: (board incarnation, lineage, generation) -> what was shown of it (I11).
-        self.generations: dict[tuple[str, str, int], Shown] = {}
         #: The time of faults is over.
         self.healed = False
         #: Until when clients and faults go on.
         self.until = 0
         self.faults: Counter[str] = Counter()
-        self.at(self.now + 7, self._follow)
+        if timeline is None:
+            self.at(self.now + 7, self.follow)
+
+    @property
+    def turn(self) -> int:
+        """Turns of all clients together, whatever their shard."""
+        return self.timeline.turn
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self.timeline.turn = turn
 
     # -- time
 
     def at(self, when: int, do: Callable[..., object], *args: Any) -> None:
         """Do it then, after what is due at the same moment already."""
-        self._order += 1
-        heapq.heappush(self._queue, (when, self._order, do, args))
+        timeline = self.timeline
+        timeline.order += 1
+        heapq.heappush(timeline.queue, (when, timeline.order, do, args))
 
     def run_until(self, when: int) -> None:
         """Let everything happen that is due up to then."""
-        queue = self._queue
+        timeline = self.timeline
+        queue, worlds = timeline.queue, timeline.worlds
         steps = 0
         while queue and queue[0][0] <= when:
             due, _, do, args = heapq.heappop(queue)
-            self.now = due
+            for world in worlds:
+                world.now = due
             steps += 1
             do(*args)
-        self.steps += steps
-        self.now = when
+        timeline.steps += steps
+        for world in worlds:
+            world.now = when
 
     def run(self, ms: int) -> None:
         """Let time pass."""
@@ -155,8 +208,8 @@ class World:
 
     def token(self) -> str:
         """A token that is never given twice."""
-        self._tokens += 1
-        return f"t{self._tokens}"
+        self.timeline.tokens += 1
+        return f"t{self.timeline.tokens}"
 
     def clock(self, granter: bool = False) -> tuple[int, float]:
         """Offset and rate of a clock, of a process or of an acceptor: it may be wrong by as much as the protocol allows."""
@@ -165,13 +218,13 @@ class World:
             return random.randrange(100_000), 1.1 if granter else 0.9
         return random.randrange(100_000), random.choice((0.9, 1.1, random.uniform(0.9, 1.1)))
 
-    def _follow(self) -> None:
-        """Replicas read what is new in their stores."""
-        for region in self.regions.values():
-            region.replica.follow()
+    def follow(self) -> None:
+        """Replicas read what is new in their stores, from now on."""
+        for replica in self.timeline.replicas.values():
+            replica.follow()
             if not self.quiet and self.random.random() < 0.15:
-                region.replica.read()
-        self.at(self.now + 40, self._follow)
+                replica.read()
+        self.at(self.now + 40, self.follow)
 
     def note(self, fault: str) -> None:
         """A fault begins."""
@@ -194,6 +247,12 @@ class World:
         """Start the processes of these regions (all of them)."""
         for name in names or self.names:
             self.regions[name].start()
+
+    def close(self) -> None:
+        """The end: nothing that is half done goes on."""
+        for region in self.regions.values():
+            for process in region.processes:
+                process.loop.close()
 
     # -- what is asked of it
 
@@ -282,7 +341,7 @@ class World:
 
     def fingerprint(self) -> str:
         """The whole history in 16 digits: equal seeds give equal ones."""
-        whole = xxhash.xxh3_64(repr((self.now, self.steps, self._order, self.turn, self.random.random())).encode())
+        whole = xxhash.xxh3_64(repr((self.now, self.timeline.steps, self.timeline.order, self.turn, self.random.random())).encode())
         for region in self.regions.values():
             for entry in region.store.log.entries:
                 whole.update((entry.digest + entry.batch_id).encode())

@@ -1,16 +1,24 @@
-"""Group commit of one simulated epoch, as `actors.writing.Writer` does it: queue, one entry, one own append, answers when committed."""
+"""Group commit of one simulated epoch, as `actors.writing.Writer` does it: queue, one entry, one own append, answers when committed.
 
+Changes of boards are decided by the real `actors.board_changes`.
+"""
+
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.messages import NoAuthority, SubmitResult
-from boards.model import BoardRules, Outcome, Submission
+from actors import board_changes
+from actors.board_changes import Change, Draft, Result
+from actors.messages import NoAuthority, SubmitResult, Unanswered
+from actors.waiting import CommitWaiters
+from boards.model import BoardRules, Layout, Outcome, Submission
 from failover.acknowledging import Acknowledging
 from journal.ports import Accepted, Position
-from journal.records import BoardCreated, Entry, HandedOver, Record, seal_entry
+from journal.records import Entry, HandedOver, Record, seal_entry
 from ledger.pending import Decided, Pending
+from ledger.ports import BoardState
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -20,6 +28,8 @@ UNDER_WAY = 2
 GROW_MS = 4
 #: What is appended and not committed, at most.
 UNREPLICATED = 40
+#: How long a change waits for its commit.
+CHANGE_S = 0.25
 
 Reply = Callable[[SubmitResult | NoAuthority], None]
 
@@ -39,6 +49,7 @@ class BoardRequest:
 
     board_id: str
     rules: BoardRules
+    layout: Layout | None
 
 
 @dataclass(slots=True)
@@ -64,11 +75,13 @@ class Writer:
 
     def __init__(self, process: "Process", acknowledging: Acknowledging) -> None:
         state = process.state
-        self.process, self.world = process, process.world
+        self.process, self.world, self.ledger = process, process.world, process.ledger
         self.epoch, self.attempt, self.tail = state.epoch, state.attempt, state.tail
         self.acknowledging = acknowledging
         self.pending = Pending(process.ledger)
-        self.queue: deque[Request | BoardRequest] = deque()
+        self.queue: deque[Request | BoardRequest | Change] = deque()
+        #: Who waits for the commit of a change; made when there is one.
+        self.waiters: CommitWaiters | None = None
         self.kept: dict[int, Kept] = {}
         self.waiting: list[Waiting] = []
         #: Let go because of the lease, and not out yet.
@@ -82,16 +95,33 @@ class Writer:
 
     def submit(self, request: Request) -> None:
         """Queue an event, or refuse it at once: definite, nothing appended."""
-        if not self.accepting:
-            code = "draining" if self.draining is not None else "no_authority"
-            request.reply(NoAuthority("nothing is taken here", code=code, definite=True))
-        elif self.lost_lease():
-            request.reply(NoAuthority("the lease ran out", code="no_lease", definite=True))
-        elif self.tail.offset - self.committed >= UNREPLICATED:
-            request.reply(NoAuthority("the other regions do not keep up", code="lagging", definite=True))
+        refusal = self._refusal()
+        if refusal is not None:
+            request.reply(refusal)
         else:
             self.queue.append(request)
             self.write_soon()
+
+    async def change(self, decide: Callable[[Draft], Result], *, last: bool = False, committed: bool = False) -> Any:
+        """As `actors.writing.Writer.change`."""
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.queue.append(Change(decide, done, last, committed))
+        self.write_soon()
+        return await done
+
+    def _refusal(self) -> NoAuthority | None:
+        """Why nothing is taken now: definite."""
+        if not self.accepting:
+            code = "draining" if self.draining is not None else "no_authority"
+            return NoAuthority("nothing is taken here", code=code, definite=True)
+        if self.lost_lease():
+            return NoAuthority("the lease ran out", code="no_lease", definite=True)
+        if self.tail.offset - self.committed >= UNREPLICATED:
+            return NoAuthority("the other regions do not keep up", code="lagging", definite=True)
+        return None
 
     @property
     def committed(self) -> int:
@@ -113,8 +143,13 @@ class Writer:
         self.acknowledging.depose()
         while self.queue:
             request = self.queue.popleft()
+            refusal = NoAuthority("stepped down before it was written", code="no_authority", definite=True)
             if isinstance(request, Request):
-                request.reply(NoAuthority("stepped down before it was written", code="no_authority", definite=True))
+                request.reply(refusal)
+            elif isinstance(request, Change) and not request.done.done():
+                request.done.set_exception(refusal)
+        if self.waiters is not None:
+            self.waiters.depose()
         waiting, self.waiting = self.waiting, []
         for answer in waiting:
             if self.world.switches.answer_deposed:
@@ -126,6 +161,8 @@ class Writer:
         """Let go the answers that rest on no more than this."""
         self.acknowledging.commit(committed)
         committed = self.acknowledging.committed
+        if self.waiters is not None:
+            self.waiters.advance(committed)
         if self.waiting:
             ready = [w for w in self.waiting if w.depends <= committed]
             if ready:
@@ -138,6 +175,8 @@ class Writer:
     def hold(self, offset: int, leased_before: bool) -> None:
         """The own store holds `offset`: under a lease, let go what rests on no more than this."""
         if self.acknowledging.hold(offset, leased_before=leased_before, now_ms=self.process.now()):
+            if self.waiters is not None:
+                self.waiters._let_go(offset)
             ready = [w for w in self.waiting if w.depends <= offset]
             self.waiting = [w for w in self.waiting if w.depends > offset]
             for answer in ready:
@@ -195,15 +234,26 @@ class Writer:
         offset, now = self.tail.offset + 1, self.process.wall_ms()
         records: list[Record] = []
         decisions: list[tuple[Request, Decided]] = []
+        last: list[Change] = []
         with self.process.ledger.reader() as reader:
+            draft = Draft(self.pending, reader, self.epoch, offset, now, records)
             while self.queue:
                 request = self.queue.popleft()
                 if isinstance(request, BoardRequest):
-                    self._create(request, offset, now, records)
+                    self._create(request, draft)
+                    continue
+                if isinstance(request, Change):
+                    if request.last:
+                        last.append(request)
+                    else:
+                        self._change(request, draft)
                     continue
                 board = self.pending.board(request.board_id)
                 if board is None:
                     request.reply(NoAuthority("there is no such board yet", code="unknown_board", definite=True))
+                    continue
+                if (refusal := self._closed(board, request.submission)) is not None:
+                    request.reply(refusal)
                     continue
                 scored, decided = self.pending.decide(
                     reader, board, [request.submission], subject="s", now_ms=now, epoch=self.epoch, offset=offset
@@ -213,7 +263,7 @@ class Writer:
         answers: list[Waiting] = []
         for request, result in decisions:
             state = self.pending.board(request.board_id)
-            visible_by = 0 if state is None else state.generation + bool(state.unpublished)
+            visible_by = 0 if state is None or state.sharded else state.generation + bool(state.unpublished)
             answers.append(Waiting(result.depends, request, result, visible_by))
         for answer in answers:
             if answer.depends <= self.committed:
@@ -222,6 +272,11 @@ class Writer:
                 self._leave_soon(answer)
             else:
                 self.waiting.append(answer)
+        if last:
+            with self.process.ledger.reader() as reader:
+                draft = Draft(self.pending, reader, self.epoch, offset, now, records)
+                for change in last:
+                    self._change(change, draft)
         self._publish_due(offset, now, records)
         drained = None
         if self.draining is not None and self.drained is not None:
@@ -250,12 +305,28 @@ class Writer:
 
         self.process.append_own(self.epoch, self.attempt, entry, self.tail, heard)
 
-    def _create(self, request: BoardRequest, offset: int, now: int, records: list[Record]) -> None:
-        if self.pending.board(request.board_id) is None:
-            number = self.pending.next_number()
-            record = BoardCreated(number, request.board_id, request.rules, self.world.token(), "cluster.yaml", now)
-            self.pending.create_board(record, offset)
-            records.append(record)
+    def _create(self, request: BoardRequest, draft: Draft) -> None:
+        """A board of the configuration; one that was removed or has moved away does not come back by it."""
+        if self.pending.board(request.board_id) is None and self.pending.gone(request.board_id) is None:
+            board_changes.create(request.board_id, request.rules, self.world.token(), "cluster.yaml", request.layout)(draft)
+
+    def _change(self, change: Change, draft: Draft) -> None:
+        if self.waiters is None:
+            self.waiters = CommitWaiters(now_ms=self.process.now)
+            self.waiters._acknowledging = self.acknowledging
+        with self.process.loop.entered():
+            board_changes.decide(change, draft, self.waiters, CHANGE_S)
+
+    def _closed(self, board: BoardState, event: Submission) -> NoAuthority | None:
+        """Why this event is not taken here."""
+        try:
+            board_changes.refuse_unless_open(board, self.world.shard)
+            board_changes.refuse_strangers(board, [event])
+        except NoAuthority as refusal:
+            return refusal
+        except Unanswered as refusal:
+            return NoAuthority(refusal.detail, code=refusal.code, definite=True)
+        return None
 
     def _publish_due(self, offset: int, now: int, records: list[Record]) -> None:
         for board in self.pending.changed_boards():
@@ -268,5 +339,18 @@ class Writer:
         alone = answer.depends > self.committed and not self.world.switches.answer_deposed
         self.world.answering(self.process, self.epoch, d, alone)
         answer.request.reply(
-            SubmitResult(d.outcome, d.value, d.version, d.improved, d.epoch, d.offset, answer.visible_by, d.code, "", d.allowed, alone)
+            SubmitResult(
+                d.outcome,
+                d.value,
+                d.version,
+                d.improved,
+                d.epoch,
+                d.offset,
+                answer.visible_by,
+                d.code,
+                "",
+                d.allowed,
+                alone,
+                self.world.shard,
+            )
         )

@@ -249,7 +249,7 @@ def test_a_violation_survives_the_way_from_a_worker() -> None:
 
 def test_a_mutant_whose_words_are_gone_fails_instead_of_passing() -> None:
     with pytest.raises(RuleMoved):
-        _code(tell, "words that are not there", "")
+        _code(tell, ("words that are not there", ""))
 
 
 # -- the command ----------------------------------------------------------------------------------------------------------------

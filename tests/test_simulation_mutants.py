@@ -13,11 +13,12 @@ SEEDS = 150
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_mutant_is_caught_and_the_product_passes_on_the_same_seed(name: str) -> None:
-    faults = (PROVOKED[name],) if name in PROVOKED else ()
+    faults, shards = (PROVOKED[name],) if name in PROVOKED else (), runs.shards_for(name)
     with broken(name) as switches:
-        caught = next((seed for seed in range(SEEDS) if runs.catches(name, schedule.run(seed, faults=faults, switches=switches))), None)
+        outcomes = (schedule.run(seed, faults=faults, switches=switches, shards=shards) for seed in range(SEEDS))
+        caught = next((outcome.seed for outcome in outcomes if runs.catches(name, outcome)), None)
     assert caught is not None, f"{name} escapes"
-    assert schedule.run(caught, faults=faults).violation is None
+    assert schedule.run(caught, faults=faults, shards=shards).violation is None
 
 
 def test_a_mutant_is_gone_when_it_is_left() -> None:
