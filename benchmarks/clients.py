@@ -9,11 +9,11 @@ import multiprocessing
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 #: Load before the measured window: caches fill, group commits grow to their size.
 WARM_UP_S = 0.7
@@ -33,6 +33,8 @@ class Tally:
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
     #: What went otherwise, by what it was; not counted in `done`.
     failures: Counter[str] = field(default_factory=Counter)
+    #: What a job keeps of its answers, for a check afterwards; plain data.
+    kept: list[Any] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
         """Take another process's work in."""
@@ -40,6 +42,7 @@ class Tally:
         self.all_done += other.all_done
         self.latencies.extend(other.latencies)
         self.failures.update(other.failures)
+        self.kept.extend(other.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +114,30 @@ class ClientProcesses:
 
     def run(self, jobs: Sequence[Job], seconds: float) -> Tally:
         """One job a process, all at once; the sum of what they did in `seconds`. Raises `ClientFailed`."""
-        for pipe, job in zip(self._pipes, jobs, strict=True):
+        total = Tally()
+        for tally in self.run_each(jobs, seconds):
+            total.add(tally)
+        return total
+
+    def run_each(self, jobs: Sequence[Job], seconds: float, meanwhile: Callable[[Window], None] | None = None) -> list[Tally]:
+        """One job a process, all at once; what each did, in their order. `meanwhile` is called while they work. Raises `ClientFailed`."""
+        assert len(jobs) <= len(self._pipes)
+        for pipe, job in zip(self._pipes, jobs, strict=False):
             pipe.send(job)
-        for pipe in self._pipes:
+        for pipe, _ in zip(self._pipes, jobs, strict=False):
             self._receive(pipe)
         begins = time.monotonic() + 0.05
         window = Window(begins, begins + WARM_UP_S, begins + WARM_UP_S + seconds)
-        for pipe in self._pipes:
+        for pipe, _ in zip(self._pipes, jobs, strict=False):
             pipe.send(window)
-        total = Tally()
-        for pipe in self._pipes:
+        if meanwhile is not None:
+            meanwhile(window)
+        tallies: list[Tally] = []
+        for pipe, _ in zip(self._pipes, jobs, strict=False):
             tally = self._receive(pipe, WARM_UP_S + seconds)
             assert tally is not None
-            total.add(tally)
-        return total
+            tallies.append(tally)
+        return tallies
 
     def _receive(self, pipe: Connection, seconds: float = 0.0) -> Tally | None:
         try:

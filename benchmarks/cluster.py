@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,18 +19,21 @@ import httpx
 from regions import process_tree, scratch
 from regions.launcher import Launcher
 
-SHARD = "eu-west/0"
+HOME = "eu-west"
+SHARD = f"{HOME}/0"
 #: A gateway asks its actors for their status this often, with some to spare.
 _STATUS_S = 0.4
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cluster:
-    """The regions, from `with` to its end."""
+    """The regions, from `with` to its end. All `shards` are at home in the first region, and acknowledge by quorum."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shards: int = 1) -> None:
         self.data_dir = Path(tempfile.mkdtemp(prefix="laurel-bench-"))
-        self._placed = scratch.place(self.data_dir, changes={"boards": {}})
+        self.shards = [f"{HOME}/{number}" for number in range(shards)]
+        placed = {name: {"home": HOME, "ack": "quorum", "on_region_loss": "hold"} for name in self.shards}
+        self._placed = scratch.place(self.data_dir, changes={"boards": {}, "shards": placed})
         self.regions = self._placed.regions
         self.launcher = Launcher(self._placed.path, self.data_dir)
         self.ports = {name: region.port for name, region in self._placed.config.regions.items()}
@@ -73,44 +76,62 @@ class Cluster:
         board = f"arena-clash:bench-{uuid.uuid4().hex[:8]}:S7:global"
         home = self._operators[self.regions[0]]
         reply = home.post("/v1/admin/boards", json={"board": board, "policy": "best_score", **rules})
-        reply.raise_for_status()
+        _check(reply)
         for name, client in self._operators.items():
             until(lambda client=client: client.get(f"/v1/boards/{board}").status_code == 200, f"{name} knows {board}")  # type: ignore[misc]
         return board
 
-    def shard(self, region: str) -> dict[str, Any]:
-        """What a region says of the shard; {} when it does not answer."""
+    def shard(self, region: str, name: str = SHARD) -> dict[str, Any]:
+        """What a region says of a shard; {} when it does not answer."""
         try:
-            return dict(self._operators[region].get("/v1/status", timeout=2).json()["shards"][SHARD])
+            return dict(self._operators[region].get("/v1/status", timeout=2).json()["shards"][name])
         except (httpx.HTTPError, KeyError, ValueError):
             return {}
 
     def failover(self, to: str, *, force: bool) -> int:
         """An operator's command, given to region `to`; the epoch that it started. Raises httpx.HTTPStatusError when it is refused."""
         reply = self._operators[to].post("/v1/admin/failover", json={"shard": SHARD, "to": to, "force": force})
-        reply.raise_for_status()
+        _check(reply)
         return int(reply.json()["moved"][0]["epoch"])
 
-    def shown(self, board: str) -> None:
-        """Submit one more event, and wait until every region shows a generation that includes it, and so all before it."""
-        event = {"event_id": uuid.uuid4().hex, "player_id": "the-last", "value": 1}
+    def shown(self, board: str, *, player_id: str = "the-last") -> None:
+        """Submit one more event, which improves no row that has a value, and wait until every region shows a generation that includes it.
+
+        On a board of one slice that includes all before it; elsewhere it says so only of the player's slice.
+        """
+        event = {"event_id": uuid.uuid4().hex, "player_id": player_id, "value": 0}
         headers = {"authorization": f"Bearer {self.token('game-server')}"}
         reply = self._operators[self.regions[0]].post(f"/v1/boards/{board}/events", json=event, headers=headers)
-        reply.raise_for_status()
+        _check(reply)
         result = reply.json()["results"][0]
-        path = f"/v1/boards/{board}/top?limit=1&at_least={result['epoch']}-{result['offset']}"
-        for name, client in self._operators.items():
-            until(lambda client=client: client.get(path, headers=headers).status_code == 200, f"{name} shows the last event")  # type: ignore[misc]
+        self.include(board, [result.get("at_least", f"{result['epoch']}-{result['offset']}")])
+
+    def include(self, board: str, positions: Iterable[str]) -> None:
+        """Wait until every region shows generations that include `positions`, each as `at_least` takes it."""
+        headers = {"authorization": f"Bearer {self.token('game-server')}"}
+        for position in positions:
+            path = f"/v1/boards/{board}/top?limit=1&at_least={position}"
+            for name, client in self._operators.items():
+                until(lambda c=client, p=path: c.get(p, headers=headers).status_code == 200, f"{name} shows {position}")  # type: ignore[misc]
+
+    def read(self, region: str, path: str, document: dict[str, Any] | None = None) -> bytes:
+        """The body of an answer for a reader: GET, or POST with a document. Raises httpx.HTTPStatusError."""
+        headers = {"authorization": f"Bearer {self.token('reader')}"}
+        client = self._operators[region]
+        reply = client.get(path, headers=headers) if document is None else client.post(path, json=document, headers=headers)
+        _check(reply)
+        return reply.content
 
     def settled(self, home: str) -> None:
         """Wait until `home` serves and every region has folded all that is committed, as its status tells with some delay."""
         time.sleep(_STATUS_S)
-        until(lambda: self.shard(home).get("serving"), f"{home} serves")
-        for name in self.regions:
-            until(lambda name=name: self._level(name, home), f"{name} has caught up")  # type: ignore[misc]
+        for shard in self.shards:
+            until(lambda shard=shard: self.shard(home, shard).get("serving"), f"{home} serves {shard}")  # type: ignore[misc]
+            for name in self.regions:
+                until(lambda name=name, shard=shard: self._level(name, home, shard), f"{name} has caught up with {shard}")  # type: ignore[misc]
 
-    def _level(self, name: str, home: str) -> bool:
-        theirs, ours = self.shard(name), self.shard(home)
+    def _level(self, name: str, home: str, shard: str) -> bool:
+        theirs, ours = self.shard(name, shard), self.shard(home, shard)
         return (
             bool(theirs)
             and bool(theirs.get("replica"))
@@ -118,9 +139,12 @@ class Cluster:
             and theirs["applied"] >= ours["committed"] - 1
         )
 
-    def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of all living processes of the regions so far, by role; `other` is Ray and the supervisors."""
-        spent: dict[str, float] = {}
+    def roles(self) -> dict[int, str]:
+        """Pid -> role of all living processes of the regions; `other` is Ray and the supervisors.
+
+        Cost: a look at every process of the machine.
+        """
+        found: dict[int, str] = {}
         for region in self.launcher.regions.values():
             roles = {pid: role for role, pids in region.host_pids().items() for pid in pids}
             supervisor = next((pid for pid, role in roles.items() if role == "supervisor"), None)
@@ -128,9 +152,21 @@ class Cluster:
                 continue
             for pid in [supervisor, *(process.pid for process in process_tree.descendants(supervisor))]:
                 role: str = roles.get(pid, "other")
-                role = role if role in ("store", "shard", "replica", "gateway") else "other"
-                spent[role] = spent.get(role, 0.0) + _cpu_s(pid)
+                found[pid] = role if role in ("store", "shard", "replica", "gateway") else "other"
+        return found
+
+    def cpu_s(self, roles: Mapping[int, str] | None = None) -> dict[str, float]:
+        """CPU seconds so far by role, of all living processes or of those in `roles`, which is quick."""
+        spent: dict[str, float] = {}
+        for pid, role in (self.roles() if roles is None else roles).items():
+            spent[role] = spent.get(role, 0.0) + _cpu_s(pid)
         return spent
+
+
+def _check(reply: httpx.Response) -> None:
+    """Raises httpx.HTTPStatusError that says what the region said."""
+    if reply.status_code >= 400:
+        raise httpx.HTTPStatusError(f"{reply.status_code}: {reply.text[:500]}", request=reply.request, response=reply)
 
 
 def _cpu_s(pid: int) -> float:
