@@ -13,7 +13,9 @@ from laurel.errors import LaurelError
 from regions import scratch
 from regions.launcher import Launcher
 
-SHARD, HOME = "eu-west/0", "eu-west"
+HOME = "eu-west"
+#: All at home there; the boards of the seasons share them.
+SHARDS = ("eu-west/0", "eu-west/1", "eu-west/2")
 
 
 class DemoCluster:
@@ -23,7 +25,8 @@ class DemoCluster:
         """Prepares files only; `start` starts the regions."""
         self.keep = keep
         self.data_dir = Path(tempfile.mkdtemp(prefix="laurel-demo-"))
-        self._placed = scratch.place(self.data_dir, changes={"boards": {}})
+        shards = {name: {"home": HOME, "ack": "quorum", "on_region_loss": "hold"} for name in SHARDS}
+        self._placed = scratch.place(self.data_dir, changes={"boards": {}, "shards": shards})
         self.regions, self.urls = self._placed.regions, self._placed.urls
         self.launcher = Launcher(self._placed.path, self.data_dir)
         self._bare = {name: httpx.Client(base_url=url, timeout=5, trust_env=False) for name, url in self.urls.items()}
@@ -65,10 +68,10 @@ class DemoCluster:
         """Where each region's own store is."""
         return {name: region.store.redis_url for name, region in self.launcher.config.regions.items()}
 
-    def shard(self, region: str) -> dict[str, Any]:
-        """What a region says of the shard; {} when it does not answer."""
+    def shards(self, region: str) -> dict[str, dict[str, Any]]:
+        """What a region says of each shard; {} when it does not answer."""
         try:
-            return dict(self.operator.status(region=region)["shards"][SHARD])
+            return dict(self.operator.status(region=region)["shards"])
         except (LaurelError, KeyError):
             return {}
 

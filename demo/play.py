@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from demo.cluster import DemoCluster
 from demo.narrator import Narrator
-from demo.seasons import Race, Result, Season
+from demo.seasons import ALL_TIME, Race, Result, Season
 from demo.tally import Ack, OffTrackError, Pace, StoppedError, Tally
 from laurel import EventResult, OutcomeUnknown, Places, Unavailable
 from laurel.models import Envelope
@@ -91,7 +91,8 @@ class Championships:
         batches: dict[str, list[Result]] = {}
         for result in race.results:
             batches.setdefault(dice.choices(order, (1, 4, 4))[0], []).append(result)
-        acks = [ack for region, results in batches.items() for ack in self._submit(season, region, results)]
+        acks = [ack for region, results in batches.items() for ack in self._submit(season, season.board, region, results)]
+        self._submit(season, ALL_TIME, order[-1], list(race.results))
         taken = Counter(ack.region for ack in acks)
         places = self._read(season, race, sorted(order, key=lambda region: taken[region]), _last_position(acks))
         compare_places(season, race, places, places.absent)
@@ -99,7 +100,7 @@ class Championships:
         if compare:
             self._compare_pages(season, places.generation)
 
-    def _submit(self, season: Season, region: str, results: list[Result]) -> list[Ack]:
+    def _submit(self, season: Season, board: str, region: str, results: list[Result]) -> list[Ack]:
         """As a game server near `region`; with the same ids until it is known what became of every event."""
         events = [result.event for result in results]
         self._tally.sent(len(events))
@@ -107,17 +108,17 @@ class Championships:
         while True:
             self._pace.check()
             try:
-                reply = self._cluster.servers[region].submit(season.board, events)
+                reply = self._cluster.servers[region].submit(board, events)
                 break
             except (OutcomeUnknown, Unavailable) as error:
                 if time.monotonic() - began > PATIENCE_S:
                     raise OffTrackError(f"no region took a race of {season.year} within {PATIENCE_S:g} s: {error}") from error
                 time.sleep(0.1)
         acks = [
-            Ack(board=season.board, sent=sent, result=result, region=reply.region or region)
+            Ack(board=board, sent=sent, result=result, region=reply.region or region)
             for sent, result in zip(results, reply.results, strict=True)
         ]
-        self._tally.took(began, time.monotonic(), acks)
+        self._tally.took(began, time.monotonic(), board, acks)
         for ack in acks:
             _check_ack(ack.sent, ack.result)
         return acks

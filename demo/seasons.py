@@ -13,6 +13,8 @@ from pathlib import Path
 DATA = Path(__file__).resolve().parent / "data"
 #: Half points are the finest there are.
 DECIMALS = 1
+#: The board on which the results of all seasons count.
+ALL_TIME = "motorsport:points:all-time:drivers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

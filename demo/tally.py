@@ -45,14 +45,17 @@ class Tally:
     unranked: int = 0
     pages: int = 0
     acks: dict[tuple[str, str, str], Ack] = field(default_factory=dict)
-    #: (begin, end) of each call to submit, by the monotonic clock.
-    calls: list[tuple[float, float]] = field(default_factory=list)
+    #: Generations held against a plain sort, and the ranks in them.
+    sorts: int = 0
+    sorted_ranks: int = 0
+    #: (begin, end, board) of each call to submit, by the monotonic clock.
+    calls: list[tuple[float, float, str]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def took(self, began: float, ended: float, acks: Iterable[Ack]) -> None:
+    def took(self, began: float, ended: float, board: str, acks: Iterable[Ack]) -> None:
         """One submission was acknowledged."""
         with self._lock:
-            self.calls.append((began, ended))
+            self.calls.append((began, ended, board))
             for ack in acks:
                 self.acks[ack.key] = ack
                 self.repeated += ack.result.duplicate
@@ -70,26 +73,33 @@ class Tally:
             self.races += races
             self.pages += pages
 
+    def sorted_once(self, ranks: int) -> None:
+        """A generation was held against a plain sort."""
+        with self._lock:
+            self.sorts += 1
+            self.sorted_ranks += ranks
+
     def all_acks(self) -> list[Ack]:
         """Those so far."""
         with self._lock:
             return list(self.acks.values())
 
-    def longest_s(self, begin: float = 0.0, end: float = float("inf")) -> float:
-        """The longest submission of those that were under way between two moments."""
+    def longest_s(self, begin: float = 0.0, end: float = float("inf"), board: str | None = None) -> float:
+        """The longest submission of those that were under way between two moments, to one board or any."""
         with self._lock:
-            return max((ended - began for began, ended in self.calls if began < end and ended > begin), default=0.0)
+            calls = [ended - began for began, ended, to in self.calls if began < end and ended > begin and board in (None, to)]
+        return max(calls, default=0.0)
 
     def usual_s(self) -> float:
         """The median submission."""
         with self._lock:
-            times = sorted(ended - began for began, ended in self.calls)
+            times = sorted(ended - began for began, ended, _ in self.calls)
         return times[len(times) // 2] if times else 0.0
 
     def first_ack_after(self, moment: float) -> float | None:
         """When the first acknowledgement of a submission that ended after `moment` arrived."""
         with self._lock:
-            return min((ended for _, ended in self.calls if ended > moment), default=None)
+            return min((ended for _, ended, _ in self.calls if ended > moment), default=None)
 
 
 class Pace:

@@ -1,4 +1,4 @@
-"""Load on a running cluster that keeps its own books: game servers that submit, watchers that read.
+"""Load on a running cluster that keeps its own books: game servers that submit to three boards, watchers that read two of them.
 
 A game server submits small batches at an even pace through the SDK and repeats each batch with the same event
 ids until every event of it is acknowledged, so that at the end nothing is unknown. What was acknowledged can
@@ -9,15 +9,18 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
+from boards.slicing import slice_of
 from laurel import LaurelClient, OutcomeUnknown, Unavailable
 
+#: Of the board over several shards.
+SLICES = 3
 #: Outcomes that say: this event is in the journal, once.
 RECORDED = {"applied", "applied_first", "not_an_improvement", "duplicate"}
 
@@ -27,8 +30,9 @@ class Book:
     """What all game servers of one load know. Times are of `time.monotonic`; `lock` guards everything."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    #: Event id -> player, of acknowledged events of the cumulative board; each added 1.
+    #: Event id -> player, of acknowledged events of the cumulative board, and of the one over several shards; each added 1.
     counted: dict[str, str] = field(default_factory=dict)
+    spread: dict[str, str] = field(default_factory=dict)
     #: Event id -> player, of acknowledged events of the best-score board.
     scored: dict[str, str] = field(default_factory=dict)
     #: Player -> best acknowledged score.
@@ -39,8 +43,15 @@ class Book:
     refused: int = 0
     #: (region of the game server, sent at, acknowledged at) of each batch.
     acknowledged: list[tuple[str, float, float]] = field(default_factory=list)
-    last: dict[str, str] = field(default_factory=dict)
+    #: Board -> shard -> the greatest position acknowledged.
+    last: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def events(self) -> set[str]:
+        """Ids of all acknowledged events."""
+        with self.lock:
+            return {*self.counted, *self.scored, *self.spread}
 
     def pause_s(self, since: float, region: str | None = None) -> float:
         """The longest time after `since` in which nobody (or not the game server of `region`) had an acknowledgement."""
@@ -57,11 +68,15 @@ class Book:
 class Load:
     """One game server and one watcher a region, from `with` to its end. `name` makes players and events its own."""
 
-    def __init__(self, cluster: Any, total_board: str, best_board: str, name: str, *, pause_s: float = 0.045, players: int = 6) -> None:
+    def __init__(
+        self, cluster: Any, total_board: str, best_board: str, spread_board: str, name: str, *, pause_s: float = 0.045, players: int = 6
+    ) -> None:
         self.book = Book()
-        self.watchers = {region: Watcher(cluster.http(region, None), total_board) for region in cluster.regions}
-        self._boards = (total_board, best_board)
-        self._name, self._pause_s, self._players = name, pause_s, players
+        self.watchers = {region: Watcher(cluster.http(region, None), (total_board, spread_board)) for region in cluster.regions}
+        self._total, self._best, self._spread = total_board, best_board, spread_board
+        self._name, self._pause_s = name, pause_s
+        #: The same on all boards; each slice of the one over several shards has as many of them.
+        self.players = [_in_slice(number % SLICES, f"{name}-p{number}") for number in range(players)]
         self._ending = threading.Event()
         self._threads = [
             threading.Thread(
@@ -88,10 +103,6 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def player(self, number: int) -> str:
-        """One of this load's players, the same on both boards."""
-        return f"{self._name}-p{number % self._players}"
-
     def _serve(self, region: str, client: LaurelClient) -> None:
         try:
             for batch in self._batches(region):
@@ -105,13 +116,18 @@ class Load:
                 self.book.failures.append(f"{region}: {error!r}")
 
     def _batches(self, region: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Two events a batch; two batches with deltas, then one with scores that mostly rise."""
+        """Two events a batch: two batches with deltas, one with scores that mostly rise, one with deltas for players in several shards."""
         for number in itertools.count():
-            total = number % 3 != 2
-            gain = {"delta": 1} if total else {"value": number * 10 + (number * 7919) % 40}
+            board = (self._total, self._total, self._best, self._spread)[number % 4]
+            gain = {"value": number * 10 + (number * 7919) % 40} if board == self._best else {"delta": 1}
             ids = (f"{self._name}-{region}-{number}-{i}" for i in range(2))
-            events = [{"player_id": self.player(number + i), "event_id": event_id, **gain} for i, event_id in enumerate(ids)]
-            yield self._boards[0 if total else 1], events
+            yield (
+                board,
+                [
+                    {"player_id": self.players[(number + i) % len(self.players)], "event_id": event_id, **gain}
+                    for i, event_id in enumerate(ids)
+                ],
+            )
 
     def _submit(self, region: str, client: LaurelClient, board: str, events: list[dict[str, Any]]) -> None:
         deadline = time.monotonic() + 240
@@ -135,42 +151,47 @@ class Load:
                     raise AssertionError(f"{event} got {result}")
                 book.outcomes[result.outcome] += 1
                 if "delta" in event:
-                    book.counted[event["event_id"]] = event["player_id"]
+                    counted = book.spread if board == self._spread else book.counted
+                    counted[event["event_id"]] = event["player_id"]
                 else:
                     book.scored[event["event_id"]] = event["player_id"]
                     book.best[event["player_id"]] = max(event["value"], book.best.get(event["player_id"], -1))
             book.acknowledged.append((region, sent, now))
-            if reply.position is not None:
-                book.last[board] = max(book.last.get(board, "0-0"), reply.position, key=_position)
+            last = book.last.setdefault(board, {})
+            for shard, position in reply.positions.items():
+                last[shard] = max(last.get(shard, position), position, key=place)
 
 
 class Watcher(threading.Thread):
-    """Reads the top of a board from one region all the time, and notes when it was answered with which generation."""
+    """Reads the tops of boards from one region all the time, in turns, and notes when it was answered with which generation."""
 
-    def __init__(self, http: httpx.Client, board: str, *, pause_s: float = 0.05) -> None:
+    def __init__(self, http: httpx.Client, boards: Sequence[str], *, pause_s: float = 0.05) -> None:
         super().__init__(name=f"watcher-{http.base_url.port}")
-        self._http, self._board, self._pause_s = http, board, pause_s
+        self._http, self.boards, self._pause_s = http, tuple(boards), pause_s
         self._ending = threading.Event()
-        #: (answered at, generation)
-        self.answers: list[tuple[float, int]] = []
+        #: (answered at, board, generation)
+        self.answers: list[tuple[float, str, int]] = []
+        #: Generations of one board that were answered after a newer one.
         self.backwards: list[tuple[int, int]] = []
 
     def run(self) -> None:
         """Poll until `finish`. The first page of 3 is asked of the replica, not of what the gateway keeps ready."""
-        newest = 0
+        newest = dict.fromkeys(self.boards, 0)
+        turns = itertools.cycle(self.boards)
         with self._http:
             while not self._ending.wait(self._pause_s):
+                board = next(turns)
                 try:
-                    reply = self._http.get(f"/v1/boards/{self._board}/top?limit=3", timeout=2)
+                    reply = self._http.get(f"/v1/boards/{board}/top?limit=3", timeout=2)
                 except httpx.HTTPError:
                     continue
                 if reply.status_code != 200:
                     continue
                 generation = int(reply.json()["generation"][1:])
-                if generation < newest:
-                    self.backwards.append((newest, generation))
-                newest = max(newest, generation)
-                self.answers.append((time.monotonic(), generation))
+                if generation < newest[board]:
+                    self.backwards.append((newest[board], generation))
+                newest[board] = max(newest[board], generation)
+                self.answers.append((time.monotonic(), board, generation))
 
     def finish(self) -> None:
         """Stop and wait for the end."""
@@ -179,20 +200,26 @@ class Watcher(threading.Thread):
 
     def gap_s(self, since: float, until: float) -> float:
         """The longest time without an answer in between."""
-        times = [at for at, _ in list(self.answers) if since <= at <= until]
+        times = [at for at, _, _ in list(self.answers) if since <= at <= until]
         return max(b - a for a, b in itertools.pairwise([since, *times, until]))
 
-    def newest(self, since: float = 0.0) -> int:
-        """The newest generation answered after `since`; -1 if there was no answer."""
-        return max((generation for at, generation in list(self.answers) if at >= since), default=-1)
+    def newest(self, board: str, since: float = 0.0) -> int:
+        """A board's newest generation answered after `since`; -1 if there was no answer."""
+        return max((generation for at, of, generation in list(self.answers) if of == board and at >= since), default=-1)
 
 
 def no_region_answered_s(watchers: dict[str, Watcher], since: float, until: float) -> float:
     """The longest time in which no region at all answered a read."""
-    times = sorted(at for watcher in watchers.values() for at, _ in list(watcher.answers) if since <= at <= until)
+    times = sorted(at for watcher in watchers.values() for at, _, _ in list(watcher.answers) if since <= at <= until)
     return max(b - a for a, b in itertools.pairwise([since, *times, until]))
 
 
-def _position(text: str) -> tuple[int, int]:
-    epoch, _, offset = text.partition("-")
+def place(position: str) -> tuple[int, int]:
+    """(epoch, offset) of a position such as `7-1042` or `eu-west/1:7-1042`."""
+    epoch, _, offset = position.rpartition(":")[2].partition("-")
     return int(epoch), int(offset)
+
+
+def _in_slice(wanted: int, name: str) -> str:
+    """An id that begins with `name` and lives in that slice."""
+    return next(player for n in itertools.count() if slice_of(player := f"{name}-{n}", SLICES) == wanted)

@@ -15,8 +15,12 @@ import httpx
 from laurel import LaurelClient
 from regions import scratch
 from regions.launcher import Launcher
+from regions.region_paths import RegionPaths
 
+#: Where a fresh board lives unless it says otherwise; and all that are at home in eu-west, the last one dedicated.
 SHARD = "eu-west/0"
+SHARDS = ("eu-west/0", "eu-west/1", "eu-west/2")
+_SHARDS = {name: {"home": "eu-west", "kind": "dedicated" if name == SHARDS[-1] else "pooled"} for name in SHARDS}
 
 
 def position(submitted: httpx.Response) -> str:
@@ -29,9 +33,11 @@ class RunningCluster:
     """A cluster under `data_dir` and ways to speak to it. Use as a context manager."""
 
     def __init__(self, data_dir: Path, *, changes: dict[str, Any] | None = None) -> None:
+        """`changes` as `scratch.place` takes them; without any, the cluster has `SHARDS`."""
         self.data_dir = data_dir
-        placed = scratch.place(data_dir, changes=changes)
+        placed = scratch.place(data_dir, changes={"shards": _SHARDS} if changes is None else changes)
         self.config_path, self.regions, self.urls = placed.path, placed.regions, placed.urls
+        self._homes = {name: shard.home for name, shard in placed.config.shards.items()}
         self.launcher = Launcher(self.config_path, data_dir)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -46,6 +52,11 @@ class RunningCluster:
         for client in self._clients:
             client.close()
         self.launcher.stop_all()
+
+    @property
+    def shards(self) -> list[str]:
+        """Names, in the order of the file."""
+        return list(self._homes)
 
     def token(self, scope: str) -> str:
         """A token of `game-server`, `reader` or `operator` scope for all games."""
@@ -95,8 +106,13 @@ class RunningCluster:
             time.sleep(0.05)
         return value
 
+    def shard_pid(self, region: str, shard: str = SHARD) -> int:
+        """Host pid of a region's actor of a shard, told from the others by the ledger that it has open; 0 when it does not run."""
+        ledger = str(RegionPaths(self.data_dir, region).ledger(shard))
+        return next((pid for pid in self.launcher.regions[region].host_pids()["shard"] if ledger in _mapped(pid)), 0)
+
     def settled(self, home: str = "eu-west") -> None:
-        """All regions up, links clear, and the shard served by `home` (moved there if need be)."""
+        """All regions up, links clear, and each shard of `home` served by it (moved there if need be)."""
         for name in self.regions:
             self.launcher.release(name)
         self.launcher.wait_ready(180)
@@ -105,23 +121,30 @@ class RunningCluster:
                 links = http.get("/v1/status").json()["links"]
                 for peer in {*links["outward"], *links["inward"]}:
                     http.post("/v1/admin/links", json={"peer": peer, "direction": "both", "mode": "clear"})
-        owner = self.until(self.authority, "some region serves the shard")
+        for shard in self.shards:
+            if self._homes[shard] == home:
+                self._settle(shard, home)
+
+    def _settle(self, shard: str, home: str) -> None:
+        owner = self.until(lambda: self.authority(shard), f"some region serves {shard}")
         if owner != home:
-            self.until(lambda: self._moved(home), f"the shard is home in {home}")
-        self.until(lambda: self.authority() == home, f"{home} serves the shard")
+            self.until(lambda: self._moved(shard, home), f"{shard} is home in {home}")
+        self.until(lambda: self.authority(shard) == home, f"{home} serves {shard}")
 
     def _knows(self, region: str, board: str) -> bool:
         with self.http(region, "operator") as http:
             return http.get(f"/v1/boards/{board}").status_code == 200
 
-    def _moved(self, home: str) -> bool:
+    def _moved(self, shard: str, home: str) -> bool:
         with self.http(home, "operator") as http:
-            return http.post("/v1/admin/failover", json={"shard": SHARD, "to": home}, timeout=30).status_code == 200
+            return http.post("/v1/admin/failover", json={"shard": shard, "to": home}, timeout=30).status_code == 200
 
     def fresh_board(self, policy: str = "best_score", **rules: Any) -> str:
-        """A new board, known in every region that is up."""
+        """A new board, known in every region that is up; in `SHARD` unless `rules` say where."""
         with self._lock:
             number = next(self._numbers)
+        if "home" not in rules:
+            rules.setdefault("shards", [self.shards[0]])
         board = f"arena-clash:test-{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}:S7:global"
         client = self.client(scope="operator", max_attempts=40)
         client.create_board(board, policy=policy, **rules)
@@ -129,3 +152,11 @@ class RunningCluster:
             if self.launcher.regions[region].alive():
                 self.until(functools.partial(self._knows, region, board), f"{region} knows {board}")
         return board
+
+
+def _mapped(pid: int) -> str:
+    """Which files a process has mapped."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""

@@ -1,7 +1,8 @@
 """The kill matrix: each part of a region killed under load from all regions, in the authority's region and in another.
 
 For every case: writes and reads come back, the killed part comes back by itself, a new epoch is taken only where it
-must be, and what was acknowledged is there exactly once, in every region alike. One line of times a case is printed.
+must be, and what was acknowledged is there exactly once, in every region alike: on two boards of one shard and on one
+that is spread over three. One line of times a case is printed.
 """
 
 import asyncio
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from load import Load, no_region_answered_s
+from load import Load, Watcher, no_region_answered_s, place
+from redis.asyncio import Redis
+from running_cluster import SHARD, SHARDS
 
-from journal.records import Scored, open_entry
+from journal.records import Entry, Scored, open_entry
 from journal.redis_journal import RedisJournal, open_client
 
 pytestmark = pytest.mark.cluster
@@ -26,31 +29,37 @@ Say = Callable[[str], None]
 Record = Callable[[str, object], None]
 
 HOME, OTHER = "eu-west", "us-east"
-SHARD = "eu-west/0"
 WHERE = {HOME: "the authority", OTHER: "a follower"}
-#: Parts whose death takes the shard actor's epoch along, where the region is the authority.
+#: Parts whose death takes the epoch of the leading shard's actor along, where the region is the authority.
 EPOCH_BOUND = {"shard", "store", "gcs", "raylet", "region", "supervisor"}
 #: What else tells, by a new pid, that a part is back: the region's processes after the death of all of them.
 SIGN = {"region": "supervisor"}
+#: Which shard's actor a part is.
+ACTORS = {"shard": SHARD, "other shard": SHARDS[1]}
 #: Both regions take turns, so that each has been well for a while before it is hit again.
 PARTS = ("shard", "replica", "gateway", "store", "gcs", "raylet", "supervisor", "region")
-KILLS = [(part, region) for part in PARTS for region in (HOME, OTHER)]
+KILLS = [("other shard", HOME), *((part, region) for part in PARTS for region in (HOME, OTHER))]
 #: Longest time without an answered read in a region that nothing happened to: a bound for a busy machine, not an aim.
 BUSY_S = 5.0
 COLUMNS = "{:<34}{:>12}{:>12}{:>12}{:>12}{:>12}{:>10}{:>9}{:>9}"
 
 
 class Boards(NamedTuple):
-    """A board that adds up deltas of 1, and one of best scores."""
+    """Two boards that add up deltas of 1, the second one over all shards, and one of best scores."""
 
     total: str
     best: str
+    spread: str
 
 
 @pytest.fixture(scope="module")
 def boards(cluster: Any) -> Boards:
-    """One pair for the whole matrix: each case has players of its own, and later cases may not undo earlier ones."""
-    return Boards(cluster.fresh_board("cumulative", visibility="public"), cluster.fresh_board("best_score", visibility="public"))
+    """One set for the whole matrix: each case has players of its own, and later cases may not undo earlier ones."""
+    return Boards(
+        cluster.fresh_board("cumulative", visibility="public"),
+        cluster.fresh_board("best_score", visibility="public"),
+        cluster.fresh_board("cumulative", visibility="public", shards=list(SHARDS)),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +102,16 @@ class Case:
         self.cluster, self.boards, self.victim = cluster, boards, victim
         self.others = [region for region in cluster.regions if region != victim]
         self.reader = cluster.client(max_attempts=40)
-        self.load = Load(cluster, boards.total, boards.best, f"{name}-{os.urandom(3).hex()}")
+        self.load = Load(cluster, *boards, f"{name}-{os.urandom(3).hex()}")
         self.before = cluster.shard(HOME)
+        self.committed = {shard: cluster.shard(HOME, shard)["committed"] for shard in SHARDS}
         self.killed_at = 0.0
         self.back_at = 0.0
 
     def pid(self, role: str) -> int:
         """Host pid of a part of the victim's region, 0 when it does not run."""
+        if role in ACTORS:
+            return int(self.cluster.shard_pid(self.victim, ACTORS[role]))
         return next(iter(self.cluster.launcher.regions[self.victim].host_pids()[role]), 0)
 
     def ready(self) -> bool:
@@ -114,7 +126,7 @@ class Case:
         """All game servers have been answered, and all watchers."""
         since = time.monotonic()
         self.until(lambda: len(self.load.book.sent_and_acknowledged(since)) == 3, "each game server writes")
-        self.until(lambda: all(w.newest() >= 0 for w in self.load.watchers.values()), "each region is read")
+        self.until(lambda: all(w.newest(board) >= 0 for w in self.load.watchers.values() for board in w.boards), "each region is read")
 
     def until(self, holds: Callable[[], Any], what: str, timeout_s: float = 240.0) -> Any:
         """As the cluster's, and over at once when a game server has failed."""
@@ -140,8 +152,10 @@ class Case:
         """Wait until every region's game server has had an acknowledgement, and every region shows a newer generation, after `since`."""
         watchers = self.load.watchers
         self.until(lambda: len(self.load.book.sent_and_acknowledged(since)) == 3, "writes from all regions are acknowledged again")
-        newest = max(watcher.newest() for watcher in watchers.values())
-        self.until(lambda: all(w.newest(since) > newest for w in watchers.values()), f"all regions show more than s{newest}")
+        for board in (self.boards.total, self.boards.spread):
+            newest = max(watcher.newest(board) for watcher in watchers.values())
+            newer = partial(_all_newer, list(watchers.values()), board, newest, since)
+            self.until(newer, f"all regions show more than s{newest} of {board}")
 
     def seen(self) -> Seen:
         """The times; ends the load."""
@@ -154,7 +168,7 @@ class Case:
             read_gap=watchers[self.victim].gap_s(self.killed_at, now),
             elsewhere=max(watchers[region].gap_s(self.killed_at, now) for region in self.others),
             none_answered=no_region_answered_s(watchers, self.killed_at, now),
-            events=len(book.counted) + len(book.scored),
+            events=len(book.events),
             unknown=book.unknown,
             epochs=after["epoch"] - self.before["epoch"],
         )
@@ -170,17 +184,18 @@ class Case:
         book = self.load.book
         assert book.failures == []
         assert [w.backwards for w in self.load.watchers.values()] == [[], [], []]
-        totals = self._rows(self.boards.total)
-        assert totals == dict(Counter(book.counted.values()))
+        assert self._rows(self.boards.total) == dict(Counter(book.counted.values()))
+        assert self._rows(self.boards.spread) == dict(Counter(book.spread.values()))
         assert self._rows(self.boards.best) == book.best
         found = asyncio.run(self._journals())
         assert {event: times for event, times in found.items() if times != 1} == {}
-        assert found.keys() == book.counted.keys() | book.scored.keys()
+        assert found.keys() == book.events
 
     def _rows(self, board: str) -> dict[str, int]:
         """This load's rows in the newest generation, which must be the same bytes in every region."""
-        at_least, reader = self.load.book.last[board], self.reader
-        newest = max(int(reader.top(board, 1, at_least=at_least, region=region).generation[1:]) for region in self.cluster.regions)
+        positions, reader = self.load.book.last[board].values(), self.reader
+        asked = [reader.top(board, 1, at_least=at_least, region=region) for region in self.cluster.regions for at_least in positions]
+        newest = max(int(page.generation[1:]) for page in asked)
         generation, bodies = f"s{newest}", set()
         for region in self.cluster.regions:
             with self.cluster.http(region, None) as http:
@@ -195,18 +210,28 @@ class Case:
     @property
     def players(self) -> set[str]:
         """Players of this case."""
-        return {self.load.player(number) for number in range(100)}
+        return set(self.load.players)
 
     async def _journals(self) -> Counter[str]:
-        """How often each event of this case stands in the journal; the committed part must be one and the same in all regions."""
+        """How often each event of this case stands in the journals of all shards."""
         urls = {region: self.cluster.launcher.config.regions[region].store.redis_url for region in self.cluster.regions}
+        clients = {region: open_client(url) for region, url in urls.items()}
+        try:
+            logs = {shard: await self._journal(clients, shard) for shard in SHARDS}
+        finally:
+            for client in clients.values():
+                await client.aclose()
+        records = [record for log in logs.values() for entry in log for record in open_entry(entry) if isinstance(record, Scored)]
+        return Counter(record.event_id for record in records if record.player_id in self.players)
+
+    async def _journal(self, clients: dict[str, Redis], shard: str) -> list[Entry]:
+        """Entries of this case; the committed part must be one and the same in all regions, and hold what was acknowledged."""
         logs = {}
-        for region, url in urls.items():
-            client = open_client(url)
-            journal = RedisJournal(client, SHARD, region=region)
+        for region, client in clients.items():
+            journal = RedisJournal(client, shard, region=region)
             try:
                 status = await journal.status()
-                first, entries = max(1, self.before["committed"] - 5), []
+                first, entries = max(1, self.committed[shard] - 5), []
                 while first <= status.committed:
                     part = [entry for entry in await journal.read(first) if entry.offset <= status.committed]
                     entries += part
@@ -214,18 +239,25 @@ class Case:
                 logs[region] = entries
             finally:
                 await journal.close()
-                await client.aclose()
         short = min(len(entries) for entries in logs.values())
         shared = logs[HOME][:short]
         for region, entries in logs.items():
-            assert entries[:short] == shared, f"the journal of {region} differs from that of {HOME}"
-        assert shared[-1].offset >= max(int(position.split("-")[1]) for position in self.load.book.last.values())
-        records = [record for entry in shared for record in open_entry(entry) if isinstance(record, Scored)]
-        return Counter(record.event_id for record in records if record.player_id in self.players)
+            assert entries[:short] == shared, f"the journal of {shard} in {region} differs from that in {HOME}"
+        last = [place(at)[1] for positions in self.load.book.last.values() for of, at in positions.items() if of == shard]
+        assert shared[-1].offset >= max(last)
+        return shared
+
+
+def _all_newer(watchers: list[Watcher], board: str, than: int, since: float) -> bool:
+    return all(watcher.newest(board, since) > than for watcher in watchers)
 
 
 def _answers(http: httpx.Client, path: str) -> bool:
     return http.get(path).status_code == 200
+
+
+def _follows(cluster: Any, shard: str) -> bool:
+    return bool(cluster.shard(HOME, shard).get("role") == "follower")
 
 
 def told(name: str, seen: Seen) -> str:
@@ -246,7 +278,9 @@ def finish(case: Case, name: str, say: Say, record: Record) -> Seen:
     return seen
 
 
-@pytest.mark.parametrize(("part", "victim"), KILLS, ids=["-".join((part, WHERE[region].split()[-1])) for part, region in KILLS])
+@pytest.mark.parametrize(
+    ("part", "victim"), KILLS, ids=["-".join((part.replace(" ", "-"), WHERE[region].split()[-1])) for part, region in KILLS]
+)
 def test_a_killed_part_comes_back_and_no_acknowledged_event_is_lost_or_doubled(
     cluster: Any, boards: Boards, heading: Say, record_property: Record, part: str, victim: str
 ) -> None:
@@ -283,13 +317,15 @@ def test_a_killed_authority_region_is_replaced_by_force_and_comes_back_as_a_foll
         case.killed_at = time.monotonic()
         cluster.launcher.regions[HOME].kill()
         client = cluster.client(OTHER, scope="operator")
-        moved = client.failover(SHARD, to=OTHER, force=True)["moved"][0]
-        assert moved["owner"] == OTHER
+        moved = client.failover(boards.spread, to=OTHER, force=True)["moved"]
+        assert {shard["shard"]: shard["owner"] for shard in moved} == dict.fromkeys(SHARDS, OTHER)
         case.until(lambda: len(case.load.book.sent_and_acknowledged(case.killed_at)) == 3, "writes go on without the dead region")
         cluster.launcher.release(HOME)
         case.recovered("supervisor", old)
-        assert cluster.shard(OTHER)["epoch"] == moved["epoch"]
-        case.until(lambda: cluster.shard(HOME).get("role") == "follower", "the region that came back follows")
+        for shard in moved:
+            assert cluster.shard(OTHER, shard["shard"])["epoch"] == shard["epoch"]
+            follows = partial(_follows, cluster, shard["shard"])
+            case.until(follows, f"the region that came back follows {shard['shard']}")
         finish(case, "region of the authority, failed over", heading, record_property)
     assert cluster.authority() == OTHER
     cluster.settled()

@@ -298,10 +298,9 @@ def test_an_operators_failover_is_not_undone_when_the_old_regions_actor_is_kille
     moved = operate(cluster, "ap-south", "failover", shard=SHARD, to="us-east")
     assert moved.status_code == 200, moved.text
     epoch = moved.json()["moved"][0]["epoch"]
-    region = cluster.launcher.regions["eu-west"]
-    (old,) = region.host_pids()["shard"]
+    old = cluster.shard_pid("eu-west")
     os.kill(old, signal.SIGKILL)
-    cluster.until(lambda: (pids := region.host_pids()["shard"]) and pids != [old], "the actor is made anew")
+    cluster.until(lambda: cluster.shard_pid("eu-west") not in (0, old), "the actor is made anew")
     cluster.until(lambda: f"owns epoch {epoch}" in cluster.shard("eu-west").get("why", ""), "the new actor has looked and follows")
     for each in cluster.regions:
         reply = cluster.post(each, board, {"event_id": f"e-{each}", "player_id": each, "value": 1})
