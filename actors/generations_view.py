@@ -154,6 +154,18 @@ class BoardSeries:
         """Something may be made of it when another shard has been folded further."""
         return not self.generations or any((lead := self.lead(number)) is not None and lead.proposals for number in self.slices)
 
+    def awaited(self, applied: Mapping[str, int]) -> dict[str, int]:
+        """Shard -> offset of the mark in it that some next proposal names and that is not read yet."""
+        found: dict[str, int] = {}
+        for here in self.slices.values():
+            lead = here.get(0)
+            if lead is None or not lead.proposals or lead.proposals[0].layout != lead.layout.number:
+                continue
+            for shard, mark in zip(lead.layout.shards, lead.proposals[0].marks, strict=False):
+                if applied.get(shard, mark.offset) < mark.offset:
+                    found[shard] = min(mark.offset, found.get(shard, mark.offset))
+        return found
+
     def advance(self, turn: Turn, applied: Mapping[str, int], *, settled: bool) -> bool:
         """Make what can be made, in order of number; whether there is something new.
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from boards.model import BoardRules, Layout
+from boards.model import BoardRules, Layout, Submission
 from journal.ports import Position
 
 
@@ -46,6 +46,18 @@ class BoardInfo(msgspec.Struct, frozen=True, kw_only=True):
     def layout_in_effect(self) -> Layout:
         """Where events of this board go: slice i to `shards[i]`."""
         return self.layout or Layout(1, (self.shard,))
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Events of one caller for one board, on their way to the authority of one shard.
+
+    `incarnation`: the life of the board whose rules they were checked by, or "" for whatever life is there.
+    """
+
+    board_id: str
+    subject: str
+    submissions: list[Submission]
+    incarnation: str = ""
 
 
 class SubmitResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -128,10 +140,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 
     board_id: str
     incarnation: str
+    #: Of the journal that names the generation, which is that of `shard`.
     lineage: str
     generation: int
     published_ms: int
     body: bytes
+    shard: str = ""
+    #: Number of the layout whose slices it was made of.
+    layout: int = 1
 
 
 class Unanswered(Exception):

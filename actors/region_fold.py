@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.boards_view import ReplicaMismatch, SliceFold, Turn
-from actors.generations_view import BadGeneration, BoardSeries
+from actors.generations_view import BadGeneration, BoardSeries, Generation
 from actors.messages import BoardInfo
 from journal.ports import Position
 from journal.records import (
@@ -27,6 +27,10 @@ from journal.records import (
 )
 
 _BOUNDARIES = (Published, Marked)
+#: Records that say where a board lives. They hold whatever its rows are: a slice that is to be mended takes them too.
+_PLACES = (Relocating, Switched, SliceOpened)
+#: Removed boards that are remembered for each shard; beyond it the others are read again when one of them is.
+GONE = 65_536
 
 
 @dataclass(slots=True)
@@ -39,8 +43,10 @@ class ShardFold:
     slices: dict[int, SliceFold] = field(default_factory=dict)
     #: Numbers of slices that are to be mended.
     broken: set[int] = field(default_factory=set)
-    #: Incarnations of boards with slices elsewhere too that this journal says are removed.
-    gone: set[str] = field(default_factory=set)
+    #: Incarnations of boards with slices elsewhere too that this journal says are removed, the latest last.
+    gone: dict[str, None] = field(default_factory=dict)
+    #: Some of them were let go.
+    gone_before: bool = False
     owner: tuple[int, str] = (0, "")
     lineage: str = ""
     #: Caught up with `committed` at least once since the (re)start.
@@ -94,9 +100,12 @@ class RegionFold:
         #: Boards that are there, by id: of two lives that are both here while journals are read, the later.
         self.boards: dict[str, BoardSeries] = {}
         self._lives: dict[str, dict[str, BoardSeries]] = {}
-        #: Boards of which more can be made once some shard is folded further.
-        self._waiting: dict[BoardSeries, None] = {}
+        #: Boards of which more can be made, and the shards that have to be folded further for it whatever is read there.
+        self._waiting: dict[BoardSeries, tuple[str, ...]] = {}
+        #: The same by shard: board -> offset to be reached. A shard that is away costs the others nothing.
+        self._due: dict[str, dict[BoardSeries, int]] = {shard: {} for shard in shards}
         self._applied = dict.fromkeys(shards, 0)
+        self._settled = False
 
     # -- folding ----------------------------------------------------------------------------------------------
 
@@ -114,7 +123,7 @@ class RegionFold:
         ends = fold.serving or (bool(entries) and entries[-1].offset >= committed)
         wanted = None if ends else _worth_freezing(opened)
         told: set[str] = set()
-        candidates = dict(self._waiting)
+        candidates: dict[BoardSeries, None] = {}
         for at, records in opened:
             if at.offset != fold.applied.offset + 1:
                 raise ReplicaMismatch(f"entry {at.offset} came after {fold.applied.offset}")
@@ -131,26 +140,35 @@ class RegionFold:
                     self._rare(fold, record, record.board, at, turn, wanted, candidates, told)
             fold.applied = at
             self._applied[shard] = at.offset
+        reached = fold.applied.offset
+        candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached)
         return told | self._advance(candidates, turn)
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
         """The shard's journal has been read to its end; the boards of which there is something new."""
         fold = self.shards[shard]
         fold.serving, fold.stopped = True, ""
-        return self._advance(dict(self._waiting), Turn(now_ms, wall_ms))
+        return self._advance({}, Turn(now_ms, wall_ms))
 
     def restart(self, shard: str, why: str) -> None:
-        """Forget a shard's fold, to start from entry 1: boards with a slice in it are not served meanwhile."""
+        """Forget a shard's fold, to start from entry 1: boards with a slice in it are not served meanwhile.
+
+        Where another shard no longer remembers all removed boards, it is read again as well, lest this one bring them back.
+        """
+        for other in list(self.shards.values()):
+            if other.shard != shard and other.gone_before:
+                other.gone_before = False
+                self.restart(other.shard, f"{shard} is read again: {why}")
         fold = self.shards[shard]
         fold.stopped, fold.rebuilds, fold.serving = why, fold.rebuilds + 1, False
         for one in fold.slices.values():
             one.broken = why
         for series in dict.fromkeys(series for one in fold.slices.values() if (series := self._series(one)) is not None):
             series.suspend()
-            self._waiting[series] = None
+            self._waiting.setdefault(series, ())
         for one in fold.slices.values():
             self._drop(one)
-        fold.slices, fold.applied, fold.broken, fold.gone = {}, Position(0, 0), set(), set()
+        fold.slices, fold.applied, fold.broken, fold.gone, fold.gone_before = {}, Position(0, 0), set(), {}, False
         self._applied[shard] = 0
 
     def _score(self, fold: ShardFold, record: Scored) -> None:
@@ -178,7 +196,7 @@ class RegionFold:
         one = fold.slices.get(number)
         if one is None:
             raise ReplicaMismatch(f"entry {at.offset} is about board number {number}, which is not in {fold.shard}")
-        if one.broken or one.removing:
+        if one.removing or (one.broken and not isinstance(record, _PLACES)):
             return
         try:
             one.take(record, at, turn, wanted=wanted is None or (number, at.offset) in wanted)
@@ -187,7 +205,7 @@ class RegionFold:
         series = self._series(one)
         if series is not None:
             candidates[series] = None
-            if isinstance(record, Relocating | Switched | SliceOpened):
+            if isinstance(record, _PLACES):
                 series.reconsider()
                 told.add(series.board_id)
 
@@ -218,8 +236,8 @@ class RegionFold:
             candidates[series] = None
             if one.leads and not one.importing and one.layout.number == series.layout.number:
                 told.add(series.board_id)
-                if series.past - {fold.shard}:
-                    fold.gone.add(series.incarnation)
+                if one.layout.number > 1 or series.past - {fold.shard}:
+                    self._remember_gone(fold, series.incarnation)
                 self._bury(series)
         if record.done:
             if one.importing:
@@ -228,6 +246,12 @@ class RegionFold:
                 one.leave()
             del fold.slices[record.board]
             fold.broken.discard(record.board)
+
+    def _remember_gone(self, fold: ShardFold, incarnation: str) -> None:
+        fold.gone[incarnation] = None
+        while len(fold.gone) > GONE and all(other.serving for other in self.shards.values()):
+            del fold.gone[next(iter(fold.gone))]
+            fold.gone_before = True
 
     def _bury(self, series: BoardSeries) -> None:
         """The board is gone; what is left of it in other shards takes no room and no records until it is removed there too."""
@@ -248,7 +272,7 @@ class RegionFold:
 
     def _forget(self, series: BoardSeries) -> None:
         del self._lives[series.board_id][series.incarnation]
-        self._waiting.pop(series, None)
+        self._wait_no_more(series)
         self._choose(series.board_id)
 
     def _choose(self, board_id: str) -> None:
@@ -265,8 +289,12 @@ class RegionFold:
 
     # -- generations ------------------------------------------------------------------------------------------
 
-    def _advance(self, candidates: Iterable[BoardSeries], turn: Turn) -> set[str]:
+    def _advance(self, candidates: dict[BoardSeries, None], turn: Turn) -> set[str]:
+        """Make what can be made of these boards, and of all that wait once every shard has been read to its end."""
         settled = all(fold.serving or fold.stopped for fold in self.shards.values())
+        if settled and not self._settled:
+            candidates = candidates | dict.fromkeys(self._waiting)
+        self._settled = settled
         told = set()
         for series in candidates:
             if not series.slices:
@@ -278,11 +306,17 @@ class RegionFold:
                 told.add(series.board_id)
                 for one in list(series.slices.get(error.layout, {}).values()):
                     self._break(self.shards[one.shard], one, str(error))
+            self._wait_no_more(series)
             if series.waits:
-                self._waiting[series] = None
-            else:
-                self._waiting.pop(series, None)
+                marks = series.awaited(self._applied)
+                self._waiting[series] = tuple(marks)
+                for shard, offset in marks.items():
+                    self._due[shard][series] = offset
         return told
+
+    def _wait_no_more(self, series: BoardSeries) -> None:
+        for shard in self._waiting.pop(series, ()):
+            self._due[shard].pop(series, None)
 
     def includes(self, series: BoardSeries, shard: str, at: Position) -> bool:
         """Whether the newest generation holds what was decided at `at`, or nothing that it holds not will come of it.
@@ -290,29 +324,36 @@ class RegionFold:
         An event that changed no row brings no generation of its own. `shard` is one that the board lives in, or has lived in:
         what was acknowledged there is in every generation of a later layout.
         """
-        newest = series.newest
-        if newest is None:
+        newest, fold = series.newest, self.shards.get(shard)
+        if newest is None or fold is None:
             return False
-        boundary = newest.boundaries.get(shard)
-        if boundary is None:
-            return shard not in series.layout.shards
-        if boundary.offset >= at.offset:
+        boundary, made = newest.boundaries.get(shard), newest.proposal.layout
+        if boundary is not None and boundary.offset >= at.offset:
             return boundary.epoch >= at.epoch
-        applied = self.shards[shard].applied
-        if applied < at or applied.offset < at.offset:
+        if fold.applied < at or fold.applied.offset < at.offset:
             return False
-        here = series.slices.get(newest.proposal.layout, {})
-        one = next((one for one in here.values() if one.shard == shard), None)
-        return one is not None and not one.broken and one.marked <= boundary.offset and not one.rows.changed
+        here = [one for slices in series.slices.values() for one in slices.values() if one.shard == shard]
+        if any(one.layout.number > made and (one.broken or not one.importing) for one in here):
+            return False  # it may be of a layout that no generation was made of yet
+        one = next((one for one in here if one.layout.number == made), None)
+        if one is None:
+            return True  # the board had left the shard before
+        return not one.broken and not one.left and boundary is not None and one.marked <= boundary.offset and not one.rows.changed
 
     def info(self, series: BoardSeries) -> BoardInfo:
         """The board as a gateway is told it."""
         lead = self.shards.get(series.layout.lead)
         return series.info("" if lead is None else lead.home)
 
-    def lineage(self, series: BoardSeries) -> str:
-        """Of the journal that says what generations there are."""
-        return self.shards[series.layout.lead].lineage
+    def lineage(self, series: BoardSeries, generation: Generation | None = None) -> str:
+        """Of the journal that names the generation."""
+        fold = self.shards.get(self.leading(series, generation))
+        return "" if fold is None else fold.lineage
+
+    def leading(self, series: BoardSeries, generation: Generation | None = None) -> str:
+        """The shard whose journal names a generation, the newest by default; where there is none yet, the one that will."""
+        generation = generation or series.newest
+        return series.layout.lead if generation is None else next(iter(generation.boundaries))
 
     def unready(self, series: BoardSeries) -> str:
         """Why a board cannot be answered for now, "" when it can."""
@@ -335,7 +376,7 @@ class RegionFold:
         series = self._series(one)
         if series is not None:
             series.suspend()
-            self._waiting[series] = None
+            self._waiting.setdefault(series, ())
 
     def mending(self, shard: str) -> Mending | None:
         """What to feed with the shard's entries after `Mending.applied`, to replace its broken slices; None if there are none."""
@@ -347,7 +388,7 @@ class RegionFold:
         fold = self.shards[shard]
         if mending.applied != fold.applied.offset:
             raise ValueError(f"mended up to {mending.applied}, the others are at {fold.applied.offset}")
-        candidates = dict(self._waiting)
+        candidates = dict.fromkeys(self._waiting)
         told: set[str] = set()
         for number, one in mending.slices.items():
             old = fold.slices.get(number)

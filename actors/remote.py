@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from actors import orders
 from actors.gateway import GatewayActor
@@ -92,11 +92,11 @@ class ShardWorker:
         self.actor.start()
 
     async def submit(self, payload: bytes) -> bytes:
-        """Joined requests [(board, subject, submissions)] -> for each a list of results, or an error as a map."""
+        """Joined requests (`actors.messages.Batch`) -> for each a list of results, or an error as a map."""
         waiting: list[asyncio.Future[list[SubmitResult]] | WireError] = []
-        for board_id, subject, submissions in decode_submit(payload):
+        for batch in decode_submit(payload):
             try:
-                waiting.append(self.actor.submit_later(board_id, submissions, subject))
+                waiting.append(self.actor.submit_later(batch))
             except Unanswered as error:
                 waiting.append(to_wire(error))
         replies: list[list[SubmitResult] | WireError] = []
@@ -178,6 +178,9 @@ async def _await(call: Callable[[], Any], timeout_s: float) -> Any:
         async with asyncio.timeout(timeout_s):
             return await call()
     except RayError as error:
+        if isinstance(error, RayTaskError):
+            # It answered with an exception that nobody foresaw: whoever waits learns nothing from it, so it is told here.
+            log.error("a call to an actor of this region failed there: %s", error)
         raise TimeoutError(f"an actor of this region did not answer: {type(error).__name__}") from error
 
 

@@ -41,6 +41,8 @@ MEND_MIN_S = 0.5
 NEWS_AT_ONCE = 64
 #: Boards of a shard that its status tells one by one.
 BOARDS_TOLD = 200
+#: Boards that are remembered as removed. Who asks for news from before that is told everything anew.
+REMOVED = 4096
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     #: Shard -> (epoch, owner) of the newest committed epoch-start record.
     owners: dict[str, tuple[int, str]]
     serving: bool
-    #: Boards that are there no more.
+    #: Boards that are there no more; none where everything is asked for.
     removed: list[str] = []
 
 
@@ -68,6 +70,8 @@ class ReplicaActor:
         #: Board id -> when it changed, or went, last, and in which life; the latest at the end.
         self._changed: dict[str, tuple[int, str]] = {}
         self._removed: dict[str, tuple[int, str]] = {}
+        #: Removals up to this number are not remembered.
+        self._forgotten = 0
         self._news = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._menders: dict[str, asyncio.Task[None]] = {}
@@ -107,8 +111,10 @@ class ReplicaActor:
                         await self._caught_up(fold)
                     continue
                 while fold.applied.offset < committed:
-                    limit = min(STRIDE, committed - fold.applied.offset)
+                    limit, rebuilds = min(STRIDE, committed - fold.applied.offset), fold.rebuilds
                     entries = [x for x in await journal.read(fold.applied.offset + 1, limit=limit) if x.offset <= committed]
+                    if fold.rebuilds != rebuilds:  # with another shard, which was to be read again
+                        continue
                     if not entries:
                         await self._rebuild(fold, "the journal no longer holds the next entry")
                         break
@@ -134,7 +140,7 @@ class ReplicaActor:
             await self._tell(told, always=True)
 
     async def _rebuild(self, fold: ShardFold, why: str) -> None:
-        """Forget this shard's fold and start from entry 1; nothing of it is served meanwhile."""
+        """Forget this shard's fold and start from entry 1; nothing of it is served meanwhile (see `RegionFold.restart`)."""
         self.fold.restart(fold.shard, why)
         await self._tell((), always=True)
 
@@ -175,6 +181,8 @@ class ReplicaActor:
                 self._removed.pop(board_id, None)
             elif life:
                 self._removed[board_id] = (self._seq, life)
+                if len(self._removed) > REMOVED:
+                    self._forgotten, _ = self._removed.pop(next(iter(self._removed)))
         async with self._news:
             self._news.notify_all()
 
@@ -192,13 +200,17 @@ class ReplicaActor:
         # Looked up again: while it waited, the board may have been folded anew.
         series = self._board(ask.board_id)
         generation = self._generation(series, wanted)
+        if generation is series.newest and ask.question == Top():
+            return self._answer(series, generation, self._top(series, generation))
         return self._answer(series, generation, answer(series, generation, ask.question, self.spec.cursor_key))
 
     def _answer(self, series: BoardSeries, generation: Generation, body: bytes) -> Answer:
         return Answer(
             board_id=series.board_id,
             incarnation=series.incarnation,
-            lineage=self.fold.lineage(series),
+            lineage=self.fold.lineage(series, generation),
+            shard=self.fold.leading(series, generation),
+            layout=generation.proposal.layout,
             generation=generation.number,
             published_ms=generation.published_ms,
             body=body,
@@ -229,18 +241,23 @@ class ReplicaActor:
         return ask.generation
 
     def _shard_of(self, series: BoardSeries, shard: str | None) -> str:
-        """The shard that a position is of. Raises BadParameter."""
-        shards = series.layout.shards
-        if shard is None and len(shards) == 1:
-            return shards[0]
-        if shard is None or shard not in series.past:
-            several = f"<shard>:<epoch>-<offset> with a shard of {', '.join(shards)}"
-            raise BadParameter(
-                f"this is no position of {series.board_id}",
-                field="at_least",
-                allowed=several if len(shards) > 1 else f"<epoch>-<offset>, or the same behind {shards[0]}:",
-            )
-        return shard
+        """The shard that a position is of; one without a shard means something only where all of them are of one. Raises BadParameter."""
+        layout = series.layout
+        plain = layout.number == 1 and len(layout.shards) == 1
+        if shard is None and plain:
+            return layout.lead
+        if shard is not None and shard in series.past:
+            return shard
+        shards = layout.shards if layout.number == 1 else sorted(series.past)
+        raise BadParameter(
+            f"a position of {series.board_id} means something only together with its shard"
+            if shard is None
+            else f"this is no position of {series.board_id}",
+            field="at_least",
+            allowed=f"<epoch>-<offset>, or the same behind {layout.lead}:"
+            if plain
+            else f"<shard>:<epoch>-<offset> with a shard of {', '.join(shards)}",
+        )
 
     def _generation(self, series: BoardSeries, wanted: int | None) -> Generation:
         series.expire(monotonic_ms())
@@ -286,6 +303,8 @@ class ReplicaActor:
     async def news(self, since: int, timeout_s: float = 5.0) -> News:
         """Wait until something changed after `since` (0: everything) and tell it; used by the gateway's one long poll.
 
+        Where removals after `since` are no longer remembered, the answer is that of a replica which has begun anew: `seq` below `since`.
+
         Cost: by the number of boards that changed, however many there are.
         """
         if since >= self._seq > 0:
@@ -294,6 +313,8 @@ class ReplicaActor:
                     await asyncio.wait_for(self._news.wait_for(lambda: self._seq > since), timeout_s)
             except TimeoutError:
                 pass
+        if 0 < since < self._forgotten:
+            return self._news_of(0, [], [], [])
         seq = self._seq
         boards, tops = [], []
         for number, board_id in enumerate(reversed(_since(self._changed, since)), start=1):
@@ -304,13 +325,16 @@ class ReplicaActor:
             if series is not None and newest is not None:
                 boards.append(self.fold.info(series))
                 tops.append(self._answer(series, newest, self._top(series, newest)))
+        return self._news_of(seq, boards, tops, _since(self._removed, since) if since else [])
+
+    def _news_of(self, seq: int, boards: list[BoardInfo], tops: list[Answer], removed: list[str]) -> News:
         return News(
             seq=seq,
             boards=boards,
             tops=tops,
             owners={f.shard: f.owner for f in self.shards.values()},
             serving=all(f.serving for f in self.shards.values()),
-            removed=_since(self._removed, since),
+            removed=removed,
         )
 
     def _top(self, series: BoardSeries, newest: Generation) -> bytes:

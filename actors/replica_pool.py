@@ -38,11 +38,14 @@ log = logging.getLogger("laurel.gateway")
 FIRST_S, LAST_S = 1.5, 3.0
 #: Pause before a replica that failed is asked for a sign of life, or for its news, again.
 AGAIN_S = 0.1
-#: Lives of one board that are remembered as over, and boards that are remembered as removed.
+#: Lives of one board that are remembered as over, and boards that are remembered as removed: see `actors.replica.REMOVED`.
 LIVES, REMOVED = 8, 4096
 
 #: Incarnation and lineage: generation numbers have an order within one life.
 Life = tuple[str, str]
+#: When a life began: creation of the board, number of its layout, epoch of the shard that leads it. It decides between lives
+#: that nobody was seen to change. Epochs have an order within one shard only, which is what one layout has as its lead.
+Began = tuple[int, int, int]
 
 
 class ReplicaCalls(Protocol):
@@ -67,8 +70,7 @@ class _Newest:
 
     life: Life
     generation: int
-    #: When the life began (creation of the board, epoch of its shard): decides between lives that nobody was seen to change.
-    began: tuple[int, int]
+    began: Began
 
 
 @dataclass(slots=True)
@@ -124,6 +126,8 @@ class ReplicaPool:
         #: In the order of `seq`.
         self._shown: dict[str, _Shown] = {}
         self._removed: dict[str, int] = {}
+        #: Removals up to this number are not remembered.
+        self._forgotten = 0
         self._owners: dict[str, tuple[int, str]] = {}
         self._seq = 0
         self._serving = False
@@ -222,11 +226,13 @@ class ReplicaPool:
         life = (answer.incarnation, answer.lineage)
         newest = self._newest.get(answer.board_id)
         if newest is None:
+            if life not in self._over.get(answer.board_id, ()):  # nobody has told of it yet
+                self._newest[answer.board_id] = _Newest(life, answer.generation, (0, answer.layout, 0))
             return True
         if life != newest.life:
             if life in self._over.get(answer.board_id, ()):
                 return floor is None
-            if member.told.get(answer.board_id, (life, 0))[0] != newest.life:
+            if member.told.get(answer.board_id, (life, 0))[0] != newest.life or _before_the_move(life, answer.layout, newest):
                 return floor is None
             self._begin(answer.board_id, life, answer.generation, newest.began)
         elif answer.generation > newest.generation:
@@ -267,6 +273,8 @@ class ReplicaPool:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
         self._changed.clear()
+        if 0 < since < self._forgotten:  # as one that has begun anew
+            return News(seq=0, boards=[], tops=[], owners=dict(self._owners), serving=self._serving)
         fresh = []
         for shown in reversed(self._shown.values()):
             if shown.seq <= since:
@@ -313,7 +321,7 @@ class ReplicaPool:
                 if told is None:
                     self._remove(member, board_id)
                 else:
-                    self._show(member, *told, epoch=news.owners.get(told[0].shard, (0, ""))[0])
+                    self._show(member, *told, epoch=news.owners.get(told[1].shard or told[0].shard, (0, ""))[0])
             if member.fresh:
                 member.fresh = False
                 for board_id in [b for b in self._shown if not any(b in other.told for other in self._members)]:
@@ -328,7 +336,7 @@ class ReplicaPool:
 
     def _show(self, member: _Member, info: BoardInfo, top: Answer, *, epoch: int) -> None:
         board_id, life = info.board_id, (top.incarnation, top.lineage)
-        if not self._is_news(member, board_id, life, top.generation, (info.created_ms, epoch)):
+        if not self._is_news(member, board_id, life, top.generation, (info.created_ms, top.layout, epoch)):
             return
         before = self._shown.get(board_id)
         if before is not None and (before.top.incarnation, before.top.lineage, before.top.generation) == (*life, top.generation):
@@ -339,7 +347,7 @@ class ReplicaPool:
         self._removed.pop(board_id, None)
         self._shown[board_id] = _Shown(self._seq + 1, info, top, member.name)
 
-    def _is_news(self, member: _Member, board_id: str, life: Life, generation: int, began: tuple[int, int]) -> bool:
+    def _is_news(self, member: _Member, board_id: str, life: Life, generation: int, began: Began) -> bool:
         """Note what a replica told of a board; whether it is at least as new as what was shown."""
         before, member.told[board_id] = member.told.get(board_id), (life, generation)
         newest = self._newest.get(board_id)
@@ -351,9 +359,11 @@ class ReplicaPool:
             return True
         if life == newest.life:
             shown = self._shown.get(board_id)
-            newest.generation = max(newest.generation, generation)
+            newest.generation, newest.began = max(newest.generation, generation), max(newest.began, began)
             return shown is None or generation >= shown.top.generation or (shown.top.incarnation, shown.top.lineage) != life
         if before is not None and before[0] == newest.life:  # it has left the life that is shown for this one
+            if life in over and _before_the_move(life, began[1], newest):
+                return False  # it is being read again there
             self._begin(board_id, life, generation, began)
             return True
         if life in over:
@@ -364,7 +374,7 @@ class ReplicaPool:
         self._end(board_id, life)
         return False
 
-    def _begin(self, board_id: str, life: Life, generation: int, began: tuple[int, int]) -> None:
+    def _begin(self, board_id: str, life: Life, generation: int, began: Began) -> None:
         newest = self._newest.get(board_id)
         if newest is not None:
             self._end(board_id, newest.life)
@@ -393,7 +403,7 @@ class ReplicaPool:
         self._removed.pop(board_id, None)
         self._removed[board_id] = self._seq + 1
         if len(self._removed) > REMOVED:
-            del self._removed[next(iter(self._removed))]
+            self._forgotten = self._removed.pop(next(iter(self._removed)))
 
     # -- status ---------------------------------------------------------------------------------------------------
 
@@ -419,6 +429,11 @@ class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     shards: dict[str, dict[str, Any]]
     replicas: list[dict[str, Any]]
+
+
+def _before_the_move(life: Life, layout: int, newest: _Newest) -> bool:
+    """Whether it is of an earlier layout of the board whose newest generation this is."""
+    return life[0] == newest.life[0] and layout < newest.began[1]
 
 
 def _layouts(info: BoardInfo) -> tuple[int, int]:

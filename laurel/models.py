@@ -127,13 +127,15 @@ class EventResult(_Answer):
 
     @property
     def position(self) -> str | None:
-        """Place of the acknowledgement: `7-1042` in the board's journal, `eu-west/1:7-1042` where it has several.
+        """Place of the acknowledgement with its shard, such as `eu-west/1:7-1042`, so that it means the same after the board has moved.
 
         Pass the result as `at_least` to read your write.
         """
-        if self.at_least is not None:
+        if self.at_least is not None and ":" in self.at_least:
             return self.at_least
-        return None if self.epoch is None or self.offset is None else f"{self.epoch}-{self.offset}"
+        if self.epoch is None or self.offset is None:
+            return None
+        return f"{self.shard}:{self.epoch}-{self.offset}" if self.shard else f"{self.epoch}-{self.offset}"
 
     @property
     def applied(self) -> bool:

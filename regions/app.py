@@ -383,11 +383,14 @@ _PINS = (
     _parameter(
         "at_least",
         {"type": "string", "pattern": r"^([a-z0-9-]+/\d+:)?\d+-\d+$"},
-        "`<epoch>-<offset>`, on a board of several shards `<shard>:<epoch>-<offset>`: wait up to 1 s for a generation that includes it",
+        "`<shard>:<epoch>-<offset>`; the shard may be left out on a board of one that never moved. Waits up to 1 s for such a generation",
     ),
 )
 _VIEW = (
-    _parameter("view", {**_one_of("rank", "nearby"), "default": "rank"}, "The player alone, or with neighbours"),
+    _parameter("view", {**_one_of("rank", "nearby", "percentile"), "default": "rank"}, "The player alone, with neighbours, or as a share"),
+    _parameter(
+        "mode", {**_one_of("exact", "approximate"), "default": "exact"}, "An estimate says so, with its bound; rank and percentile only"
+    ),
     _parameter("window", {"type": "integer", "minimum": 0, "maximum": WINDOW_MAX, "default": WINDOW_DEFAULT}, "Neighbours on each side"),
 )
 _INCLUDE = (_parameter("include", _one_of("rank"), "Add each player's place as soon as a generation holds the event, at most 1 s"),)

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from actors.messages import SubmitResult, WireError
+from actors.messages import Batch, SubmitResult, WireError
 from boards.model import Submission
 from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Renew, Seal
 from journal.records import Entry
@@ -135,7 +135,7 @@ class HttpLinks:
         return None if raw is None else msgspec.msgpack.decode(raw, type=int | None)
 
     async def submit(
-        self, region: str, shard: str, requests: Sequence[tuple[str, str, Sequence[Submission]]]
+        self, region: str, shard: str, requests: Sequence[Batch | tuple[str, str, Sequence[Submission]]]
     ) -> list[list[SubmitResult] | WireError] | None:
         """See `actors.ports.Links`."""
         try:

@@ -8,14 +8,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.messages import NoAuthority, SubmitResult, Unanswered, WireError, from_wire
-from boards.model import Submission
+from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, WireError, from_wire
 from regions.link_server import LocalShards
 from regions.links import HttpLinks, NotSent, framed
 
@@ -58,9 +57,7 @@ class Directory:
 
 @dataclass(slots=True)
 class _Waiting:
-    board_id: str
-    subject: str
-    submissions: Sequence[Submission]
+    batch: Batch
     since: float
     done: "asyncio.Future[list[SubmitResult]]"
     #: Sent at least once without an answer: from then on a failure is unknown, not definite.
@@ -87,9 +84,9 @@ class ShardRoute:
         self._queue: deque[_Waiting] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+    async def submit(self, batch: Batch) -> list[SubmitResult]:
         """One caller's events. Raises NoAuthority or another `Unanswered`."""
-        waiting = _Waiting(board_id, subject, submissions, time.monotonic(), asyncio.get_running_loop().create_future())
+        waiting = _Waiting(batch, time.monotonic(), asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._start()
         return await waiting.done
@@ -122,7 +119,7 @@ class ShardRoute:
                 waiting.done.set_exception(_refusal(f"{owner} is too slow; nothing was sent", "no_authority", epoch, owner))
                 continue
             batch.append(waiting)
-            events += len(waiting.submissions)
+            events += len(waiting.batch.submissions)
         if not batch:
             return
         if self._queue:
@@ -146,7 +143,7 @@ class ShardRoute:
         while True:
             epoch, owner = self._directory.owner(self._shard)
             replies: list[list[SubmitResult] | WireError] | None = None
-            payload = _encode([(w.board_id, w.subject, w.submissions) for w in batch])
+            payload = _encode([w.batch for w in batch])
             try:
                 if owner == self._region or not owner:
                     replies = _replies.decode(await self._local.submit(self._shard, payload))

@@ -6,11 +6,11 @@ request may be held; event identities go along with their players, so that sendi
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from actors.messages import BoardInfo, NoAuthority, SubmitResult, Unanswered, UnknownBoard
+from actors.messages import Batch, BoardInfo, NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from boards.model import Layout, Outcome, Submission
 from boards.slicing import slice_of
 from regions.routing import HOLD_S, ShardRoute
@@ -31,19 +31,20 @@ class BoardWrites:
     ) -> None:
         self._routes, self._current, self._news = routes, current, news
 
-    async def submit(self, board: BoardInfo, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+    async def submit(self, board: BoardInfo, submissions: list[Submission], subject: str) -> list[SubmitResult]:
         """One result each, in order; `shard` is filled in unless the board has one slice and stayed where it was.
 
-        An event that found no authority, while others did, is `UNKNOWN`, with the `code` of the refusal if that was definite.
+        An event that found no authority, while others did, is `UNKNOWN`, with the `code` of the refusal if that was definite:
+        `moving` also where a shard has no such slice for as long as the request may be held, and the board is still shown here.
 
         Raises:
             NoAuthority: all of them found none. Definite: nothing was appended anywhere.
-            UnknownBoard: the board is gone, or was removed meanwhile; what was decided before that is gone with it.
+            UnknownBoard: the board is shown here no more, or was made again; what was decided before that is gone with it.
         """
         layout = board.layout_in_effect
         if len(layout.shards) == 1:
             try:
-                return await self._routes[layout.lead].submit(board.board_id, submissions, subject)
+                return await self._routes[layout.lead].submit(Batch(board.board_id, subject, submissions, board.incarnation))
             except (NoAuthority, UnknownBoard) as error:
                 if not _elsewhere(error):
                     raise
@@ -58,7 +59,10 @@ class BoardWrites:
             parts = request.parts()
             await asyncio.gather(*(self._part(request, shard, indexes) for shard, indexes in parts.items()))
             away = next((error for error in request.refused.values() if _elsewhere(error)), None)
-            if away is None or time.monotonic() >= deadline:
+            if away is None:
+                return request.outcome()
+            if time.monotonic() >= deadline:
+                self._known_anew(request)
                 return request.outcome()
             await self._look(request, away)
 
@@ -69,7 +73,8 @@ class BoardWrites:
             if route is None:
                 raise NoAuthority(f"{shard} is no shard of this region's configuration", code="no_authority", definite=True)
             events = [request.submissions[index] for index in indexes]
-            replies = await route.submit(request.board.board_id, events, request.subject)
+            board = request.board
+            replies = await route.submit(Batch(board.board_id, request.subject, events, board.incarnation))
         except Unanswered as error:
             for index in indexes:
                 request.refuse(index, error)
@@ -109,7 +114,7 @@ class _Request:
     def __init__(
         self,
         board: BoardInfo,
-        submissions: Sequence[Submission],
+        submissions: list[Submission],
         subject: str,
         layout: Layout,
         refusal: Unanswered | None = None,
@@ -134,16 +139,16 @@ class _Request:
         return parts
 
     def refuse(self, index: int, error: Unanswered) -> None:
-        """An event found no authority."""
+        """An event found no authority. A slice that is not where it should be is not there yet, or not known elsewhere yet."""
+        if isinstance(error, UnknownBoard):
+            detail = f"{self.board.board_id} is not where this region knows it to be: it is on its way to other shards, or being removed"
+            error = NoAuthority(detail, code="moving", definite=True)
         self.refused[index] = error
         if not error.definite:
             self.doubted.add(index)
 
     def outcome(self) -> list[SubmitResult]:
-        """The results; raises where there is none at all, or no board any more."""
-        gone = next((error for error in self.refused.values() if isinstance(error, UnknownBoard)), None)
-        if gone is not None:
-            raise gone
+        """The results; raises where there is none at all."""
         if self.refused and len(self.refused) == len(self.submissions):
             if not self.doubted:
                 raise next(iter(self.refused.values()))

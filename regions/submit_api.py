@@ -262,7 +262,8 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
             unknown = exc
             decided = [SubmitResult(_UNKNOWN)] * len(submissions)
     decimals, shard, kind = board.rules.decimals, board.shard, amount_field(board)
-    spread = len(board.layout_in_effect.shards) > 1
+    layout = board.layout_in_effect
+    spread = len(layout.shards) > 1 or layout.number > 1
     results = [_result(event.event_id, word, decimals, shard, kind, spread) for event, word in zip(submissions, decided, strict=True)]
     if include == "rank":
         await _add_ranks(edge, board, submissions, decided, results)
@@ -364,11 +365,8 @@ async def _add_ranks(
 
 async def _once_visible(edge: Edge, board: BoardInfo, question: Ranks, depends: dict[str, Position]) -> tuple[Answer, set[str]]:
     """The answer of a generation that includes the position, and its shard; or the newest answer and no shard, when none came in time."""
-    ((at, position),) = depends.items()
-    at_shard = at if len(board.layout_in_effect.shards) > 1 else None
-    wanted = Ask(
-        board_id=board.board_id, question=question, at_least=position, at_shard=at_shard, wait_ms=edge.limits.wait_ms
-    )  # fmt: skip
+    ((at, position),) = depends.items()  # the shard is named: the board may have moved since the position was given
+    wanted = Ask(board_id=board.board_id, question=question, at_least=position, at_shard=at, wait_ms=edge.limits.wait_ms)
     try:
         return await edge.backend.ask(wanted), {at}
     except NotVisibleYet:

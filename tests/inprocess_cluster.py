@@ -19,7 +19,7 @@ import msgspec
 from inprocess_region import LINK_S, SHARD, Door, Links, Part, Region, Running, Wire
 from watched_log import Applied, Identity, Sent, Watch, check_history
 
-from actors.messages import NoAuthority, SubmitResult, Unanswered, UnknownBoard
+from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from actors.ports import Limits, ReplicaSpec, ShardSpec
 from actors.shard import ShardActor
 from boards.identity import fingerprint
@@ -252,7 +252,7 @@ class Cluster:
                 running = to or region._newest()
                 results = await region._alive(running, running.actor.submit(events[0].board, submissions, "tests"))
             elif len(self.shards) == 1:
-                results = await region.route.submit(events[0].board, submissions, "tests")
+                results = await region.route.submit(Batch(events[0].board, "tests", submissions))
             else:
                 info = region.board(events[0].board)
                 if info is None:

@@ -14,9 +14,9 @@ import msgspec
 from watched_log import Watch, WatchedLog
 
 from actors import orders
-from actors.messages import BoardInfo, Unanswered, to_wire
+from actors.messages import Batch, BoardInfo, Unanswered, to_wire
 from actors.shard import ShardActor, decode_submit
-from boards.model import Layout, Submission
+from boards.model import Layout
 from failover.events import Role
 from journal.memory import MemoryJournal
 from journal.ports import Accepted, Append, Granted, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
@@ -295,13 +295,13 @@ class Region:
         part = self.parts[shard]
         running = part.newest()
 
-        async def one(board_id: str, subject: str, events: list[Submission]) -> Any:
+        async def one(batch: Batch) -> Any:
             try:
-                return await running.actor.submit(board_id, events, subject)
+                return await running.actor.submit_later(batch)
             except Unanswered as error:
                 return to_wire(error)
 
-        return _encode(await part.alive(running, asyncio.gather(*(one(*r) for r in decode_submit(payload)))))
+        return _encode(await part.alive(running, asyncio.gather(*map(one, decode_submit(payload)))))
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         part = self.parts[shard]

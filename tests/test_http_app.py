@@ -143,6 +143,7 @@ def test_include_rank_waits_for_a_generation_that_holds_the_event(world: World) 
     result = world.submit(event("e9", "zoe", 9750), query="?include=rank").json()["results"][0]
     assert (result["rank"], result["position"], result["generation"]) == (2, 2, "s2")
     assert world.backend.asked[-1].at_least == (EPOCH, result["offset"])
+    assert world.backend.asked[-1].at_shard == result["shard"], "the board may have moved since"
 
 
 def test_include_rank_is_null_for_what_is_not_visible_and_filled_for_what_is(world: World) -> None:

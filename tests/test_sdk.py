@@ -586,11 +586,11 @@ def test_acknowledgement_is_what_a_read_waits_for() -> None:
     world = World()
     client = world.client()
     ack = client.submit_one(BOARD, "p-dev", 9700)
-    assert ack.position == "7-1042"
+    assert ack.position == "eu-west/0:7-1042"
     world.scripts = {"eu": [httpx.Response(200, json=envelope(entry(1, "p-dev", "9700")))]}
     place = client.rank(BOARD, "p-dev", at_least=ack)
     assert place.entry.rank == 1
-    assert dict(world.sent[-1].url.params) == {"view": "rank", "at_least": "7-1042"}
+    assert dict(world.sent[-1].url.params) == {"view": "rank", "at_least": "eu-west/0:7-1042"}
     assert world.sent[-1].headers["authorization"] == "Bearer t0ken"
 
 
