@@ -5,7 +5,7 @@ with an `Unanswered`: definite, nothing is added.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ class Result(NamedTuple):
 
     value: Any
     depends: int
+    #: It also says that no other epoch has begun yet: a majority of stores has to confirm that after it was decided.
+    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -53,8 +55,15 @@ class Change:
     committed: bool = False
 
 
-def decide(change: Change, draft: Draft, waiters: CommitWaiters, timeout_s: float) -> None:
-    """Decide a change as part of `draft`; its answer follows when what it rests on may be acknowledged."""
+#: (timeout in seconds) Returns once a majority of stores has taken something of this epoch that was sent after the call.
+Confirm = Callable[[float], Awaitable[None]]
+
+
+def decide(change: Change, draft: Draft, waiters: CommitWaiters, timeout_s: float, confirm: Confirm | None = None) -> None:
+    """Decide a change as part of `draft`; its answer follows when what it rests on may be acknowledged.
+
+    Without `confirm`, answers do not wait for `Result.confirmed`.
+    """
     if change.done.done():
         return
     try:
@@ -62,12 +71,14 @@ def decide(change: Change, draft: Draft, waiters: CommitWaiters, timeout_s: floa
     except Unanswered as error:
         change.done.set_exception(error)
         return
-    asyncio.get_running_loop().create_task(_answer(change, result, waiters, timeout_s))
+    asyncio.get_running_loop().create_task(_answer(change, result, waiters, timeout_s, confirm if result.confirmed else None))
 
 
-async def _answer(change: Change, result: Result, waiters: CommitWaiters, timeout_s: float) -> None:
+async def _answer(change: Change, result: Result, waiters: CommitWaiters, timeout_s: float, confirm: Confirm | None) -> None:
     try:
         await waiters.wait(result.depends, timeout_s, committed=change.committed)
+        if confirm is not None:
+            await confirm(timeout_s)
     except (Deposed, TimeoutError):
         if not change.done.done():
             detail = "it is not known whether the change of the board was made"
@@ -84,7 +95,7 @@ def refuse_unless_open(state: BoardState, shard: str) -> None:
     if state.phase == "removing":
         raise UnknownBoard(f"there is no board {state.board_id}")
     if state.phase == "moved" and state.target is not None:
-        raise moved(f"{state.board_id} lives in {', '.join(state.target.shards)} now", state.target)
+        raise moved_away(state.board_id, state.target)
     detail = f"{state.board_id} is being moved; {shard} takes no event of it now"
     raise NoAuthority(detail, code="moving", definite=True, retry_after_ms=100)
 
@@ -104,6 +115,11 @@ def moved(detail: str, layout: Layout) -> NoAuthority:
     return NoAuthority(detail, code="moved", definite=True, retry_after_ms=100, layout=msgspec.to_builtins(layout))
 
 
+def moved_away(board_id: str, layout: Layout) -> NoAuthority:
+    """The whole board is elsewhere."""
+    return moved(f"{board_id} lives in {', '.join(layout.shards)} now", layout)
+
+
 def so_far(draft: Draft) -> int:
     """What an answer rests on that tells how things are, with all that is pending and decided in this entry."""
     return draft.offset if draft.records else draft.offset - 1
@@ -112,8 +128,13 @@ def so_far(draft: Draft) -> int:
 # -- decisions ------------------------------------------------------------------------------------------------------
 
 
-def create(board_id: str, rules: BoardRules, incarnation: str, subject: str, layout: Layout | None) -> Callable[[Draft], Result]:
-    """A board, here or led from here: (state, whether it is new). One that is there with other rules is told apart by the caller."""
+def create(
+    board_id: str, rules: BoardRules, incarnation: str, subject: str, layout: Layout | None, *, dead: str = ""
+) -> Callable[[Draft], Result]:
+    """A board, here or led from here: (state, whether it is new). One that is there with other rules is told apart by the caller.
+
+    Where its last life has moved away it is not made a second time, unless that life is `dead` (see `actors.orders`).
+    """
 
     def made(draft: Draft) -> Result:
         pending, existing = draft.pending, draft.pending.board(board_id)
@@ -123,6 +144,9 @@ def create(board_id: str, rules: BoardRules, incarnation: str, subject: str, lay
             # It rests on all that is pending: on this entry too, if that is what creates it.
             here = any(isinstance(record, BoardCreated) and record.board_id == board_id for record in draft.records)
             return Result((existing, False), draft.offset if here else draft.offset - 1)
+        gone = pending.gone(board_id)
+        if gone is not None and gone.moved_to is not None and gone.incarnation != dead:
+            raise moved_away(board_id, gone.moved_to)
         record = BoardCreated(pending.next_number(), board_id, rules, incarnation, subject, draft.now_ms, layout)
         state = pending.create_board(record, draft.offset)
         draft.records.append(record)
@@ -157,8 +181,8 @@ def find_slice(draft: Draft, wanted: Slice, *, importing: bool = False) -> Board
         return state
     if wanted.layout.number < newest:
         raise UnknownBoard(f"{wanted.board_id} has gone on to layout {newest}; the order is late")
-    gone = pending.gone(wanted.board_id)
-    if gone is not None and gone.incarnation == wanted.incarnation and wanted.layout.number <= gone.layout:
+    past = pending.past(wanted.board_id)
+    if past is not None and wanted.layout.number <= past.left(wanted.incarnation):
         raise UnknownBoard(f"{wanted.board_id} is gone from here; the order is late")
     record = BoardCreated(
         pending.next_number(),
@@ -185,7 +209,9 @@ def mark(wanted: Slice, *, generation: int, lead_epoch: int, keeps: int) -> Call
         if state.phase not in ("open", "closed"):
             raise NoAuthority(f"{wanted.board_id} is {state.phase} here", code="moving", definite=True)
         if state.mark is not None and (not state.unpublished or state.mark.offset == draft.offset):
-            return Result(state.mark, state.mark.offset)
+            # That nothing has changed since holds only as long as no other authority has begun: a mark that is older than this
+            # entry would be repeated by one that was deposed as well.
+            return Result(state.mark, state.mark.offset, confirmed=state.mark.offset < draft.offset)
         record = draft.pending.mark(
             state,
             generation=generation,
@@ -216,11 +242,39 @@ def manifest(number: int, generation: int, asked_at_ms: int, marks: tuple[Mark, 
     return made
 
 
+class Life(msgspec.Struct, frozen=True):
+    """What a shard knows of one life of a board: here (as a slice of some layout), moved on to a layout, or neither: it is over."""
+
+    here: bool
+    moved_to: Layout | None = None
+
+
+def find_life(board_id: str, incarnation: str) -> Callable[[Draft], Result]:
+    """Whether a life of a board that came here once still goes on: a `Life`."""
+
+    def made(draft: Draft) -> Result:
+        here = [state for n in draft.pending.numbers(board_id) if (state := draft.pending.numbered(n)) is not None]
+        here = [state for state in here if state.incarnation == incarnation]
+        if any(state.phase != "moved" for state in here):
+            return Result(Life(True), so_far(draft))
+        if here:
+            return Result(Life(False, here[0].target), so_far(draft))
+        past = draft.pending.past(board_id)
+        return Result(Life(False, past.moved_to if past is not None and past.incarnation == incarnation else None), so_far(draft))
+
+    return made
+
+
 def remove(board_id: str, incarnation: str, subject: str) -> Callable[[Draft], Result]:
     """Take a board out of service at its lead, and away at once if all of it is here: whether other slices are left to be removed."""
 
     def made(draft: Draft) -> Result:
         state = draft.pending.board(board_id)
+        gone = draft.pending.gone(board_id)
+        if gone is not None and gone.moved_to is not None and gone.incarnation == incarnation:
+            raise moved_away(board_id, gone.moved_to)
+        if state is not None and state.phase == "moved" and state.target is not None and state.incarnation == incarnation:
+            raise moved_away(board_id, state.target)
         if state is None or state.incarnation != incarnation or not state.leads:
             raise UnknownBoard(f"there is no board {board_id} of that life here")
         if state.phase == "removing":

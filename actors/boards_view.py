@@ -126,6 +126,9 @@ class SliceRows:
                 (changes if row.status == _ACTIVE else inactive).append(change)
             self._index.freeze(changes, inactive=inactive)
             self._fresh = {}
+        else:
+            # A board that rests lets go of what the background has replaced.
+            self._index.settle()
         return self._index.view
 
     def close(self) -> None:

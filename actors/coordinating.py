@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from actors import board_changes
+from actors import board_changes, relocation_changes
 from actors.board_changes import Slice
 from actors.messages import NoAuthority, Unanswered, WireError, from_wire
 from actors.ports import Links
@@ -231,10 +231,15 @@ class Coordinating:
     async def _remove_slices(self, board: BoardState) -> None:
         """Have the other shards forget their slices, then forget the own one: the board is gone."""
         assert board.layout is not None
+        # What was decided and may still be cut removes nothing elsewhere: the board would live on without these slices.
+        state: BoardState | None = await self.writer.change(relocation_changes.look(board.number), committed=True)
+        if state is None or state.phase != "removing":
+            return
         for slice_, shard in enumerate(board.layout.shards):
             if slice_ != board.slice:
                 await self.remove_slice(shard, board, board.layout_number)
-        await self.writer.change(board_changes.remove_slice(board.board_id, board.incarnation, board.layout_number, ""))
+        decide = board_changes.remove_slice(board.board_id, board.incarnation, board.layout_number, "")
+        await self.writer.change(decide, committed=True)
 
     async def remove_slice(self, shard: str, board: BoardState, layout: int) -> None:
         """Idempotent."""

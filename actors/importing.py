@@ -26,6 +26,8 @@ log = logging.getLogger("laurel.importing")
 AGAIN_S = 0.1
 #: How long a source may wait for news before it says that there are none.
 NEWS_MS = 200
+#: The same while there are news, if not in that region.
+LAG_MS = 50
 #: How long it has for its answer.
 ANSWER_S = 2.0
 #: So many entries of a source in which nothing was of this slice are written down, so that nobody reads them again.
@@ -57,26 +59,35 @@ class Importing:
         self._regions = [region, *(r for r in regions if r != region)]
         self._writer, self._links, self._spawn = writer, links, spawn
         self._filling: dict[int, Filling] = {}
-        self._lead_epochs: dict[int, int] = {}
 
     async def fill(
-        self, wanted: Slice, sources: Sequence[str], layout: int, *, lead_epoch: int, boundaries: Sequence[int], wait_ms: int
+        self,
+        wanted: Slice,
+        sources: Sequence[str],
+        layout: int,
+        *,
+        lead_epoch: int,
+        boundaries: Sequence[int],
+        wait_ms: int,
+        known: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Make the slice if it is not there, go on filling it, and tell how far it is.
 
-        With `boundaries`, one offset a source, waits until all of them are replayed, at most so long. Raises what a change raises.
+        With `boundaries`, one offset a source, waits until all of them are replayed, at most so long. `known`: offsets of the
+        sources that are committed, as they say themselves. Raises what a change raises.
         """
         state: BoardState = await self._writer.change(relocation_changes.begin_import(wanted), committed=True)
-        if lead_epoch < self._lead_epochs.get(state.number, 0):
-            raise NoAuthority("a later epoch of the lead has asked here", code="no_authority", definite=True)
-        self._lead_epochs[state.number] = lead_epoch
         if state.phase != "importing":
             return {"phase": state.phase}
         filling = self._filling.get(state.number)
+        if filling is not None and lead_epoch < filling.lead_epoch:
+            raise NoAuthority("a later epoch of the lead has asked here", code="no_authority", definite=True)
         if filling is None:
             filling = Filling(wanted, state.number, sources, layout, self._regions, self._writer, self._links)
             self._filling[state.number] = filling
             self._spawn(self._run(filling))
+        filling.lead_epoch = lead_epoch
+        filling.need(known)
         if boundaries:
             await filling.wait_for(boundaries, wait_ms / 1000)
         return filling.told(boundaries)
@@ -99,6 +110,10 @@ class Filling:
         self._regions = regions
         self.sources = [Source(shard) for shard in sources]
         self.trouble = ""
+        #: Of the lead that asked last.
+        self.lead_epoch = 0
+        #: Up to where each source is known to be committed: a region that has no news before that lags.
+        self._needed = [0] * len(self.sources)
         self._one = asyncio.Lock()
         self._moved = asyncio.Condition()
 
@@ -116,8 +131,13 @@ class Filling:
         """Every source is here up to its boundary."""
         return all(s.copied and s.replayed >= boundary for s, boundary in zip(self.sources, boundaries, strict=True))
 
+    def need(self, known: Sequence[int]) -> None:
+        """Offsets of the sources that are committed, as they say themselves: what lies below is looked for in any region."""
+        self._needed = [max(before, offset) for before, offset in zip(self._needed, known or self._needed, strict=True)]
+
     async def wait_for(self, boundaries: Sequence[int], timeout_s: float) -> None:
         """Return once all boundaries are reached, or the time is over."""
+        self.need(boundaries)
         try:
             async with asyncio.timeout(timeout_s), self._moved:
                 await self._moved.wait_for(lambda: self.over or self.reached(boundaries))
@@ -149,8 +169,7 @@ class Filling:
                     await self._look(index)
                     known = True
                 if source.copied:
-                    chunk = await self._ask(region, source.shard, {"do": "export_tail", "after": source.replayed, "wait_ms": NEWS_MS})
-                    await self._take_tail(index, chunk)
+                    turn += await self._replay(index, region)
                 else:
                     await self._copy(index, region)
             except Unanswered as error:
@@ -184,6 +203,14 @@ class Filling:
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
+
+    async def _replay(self, index: int, region: str) -> bool:
+        """The next entries of the source's journal; whether this region lags, and another one is to be asked."""
+        source, after = self.sources[index], self.sources[index].replayed
+        wait_ms = NEWS_MS if after >= self._needed[index] else LAG_MS
+        chunk = await self._ask(region, source.shard, {"do": "export_tail", "after": after, "wait_ms": wait_ms})
+        await self._take_tail(index, chunk)
+        return chunk.upto <= after < self._needed[index]
 
     async def _chunk(self, shard: str, region: str, after: bytes, at_least: int) -> Chunk:
         return await self._ask(region, shard, {"do": "export", "after": after, "at_least": at_least})

@@ -3,16 +3,19 @@
 An order is `{"do": ...}` with its fields; the answer has `ok`, or an `error` (`actors.messages.WireError`).
 """
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from actors import auditing, board_changes, exporting, relocation_changes
-from actors.board_changes import Slice
+from actors.board_changes import Life, Slice
 from actors.exporting import Wanted
-from actors.messages import Unanswered, to_wire
+from actors.messages import BoardExists, NoAuthority, Unanswered, to_wire
+from actors.relocation_changes import Looked
 from boards.model import BoardRules, Layout
 from journal.ports import JournalUnavailable
+from ledger.ports import Gone
 
 if TYPE_CHECKING:
     from actors.shard import ShardActor
@@ -49,13 +52,12 @@ async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, An
         case "readmit":
             return await actor.moving.readmit(order["region"], order["asked_by"])
         case "create_board":
-            rules = msgspec.convert(order["rules"], BoardRules)
-            wanted_layout = order.get("layout")
-            layout = Layout(wanted_layout["number"], tuple(wanted_layout["shards"])) if wanted_layout else None
-            state, created = await actor.create_board(order["board"], rules, order["asked_by"], layout)
-            return {"ok": True, "created": created, "number": state.number}
+            return {"ok": True, **await _create(actor, order)}
+        case "find_life":
+            life = await actor.change(board_changes.find_life(order["board"], order["incarnation"]), committed=True)
+            return {"ok": True, "life": msgspec.to_builtins(life)}
         case "remove_board":
-            await actor.change(board_changes.remove(order["board"], order["incarnation"], order["asked_by"]))
+            await actor.change(board_changes.remove(order["board"], order["incarnation"], order["asked_by"]), committed=True)
             return {"ok": True}
         case "mark":
             wanted = msgspec.convert(order["slice"], Slice)
@@ -65,7 +67,7 @@ async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, An
         case "remove_slice":
             never = msgspec.convert(order["slice"], Slice) if "slice" in order else None
             decide = board_changes.remove_slice(order["board"], order["incarnation"], order["layout"], order["asked_by"], wanted=never)
-            return {"ok": True, "removed": await actor.change(decide)}
+            return {"ok": True, "removed": await actor.change(decide, committed=True)}
         case "relocate_board" | "abort_relocation" | "relocation":
             return {"ok": True, **await _relocate(actor, order)}
         case "import_slice" | "close_slice" | "open_slice" | "open_imported" | "forget_slice":
@@ -94,6 +96,38 @@ async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, An
             return {"ok": False, "code": "unknown_order", "detail": str(other)}
 
 
+async def _create(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
+    """A board, unless its last life moved away from here and still goes on elsewhere."""
+    board_id, rules, asked_by = order["board"], msgspec.convert(order["rules"], BoardRules), order["asked_by"]
+    told = order.get("layout")
+    layout = Layout(told["number"], tuple(told["shards"])) if told else None
+    try:
+        state, created = await actor.create_board(board_id, rules, asked_by, layout)
+    except NoAuthority as refusal:
+        gone = actor.writer.pending.gone(board_id) if actor.writer is not None else None
+        if refusal.code != "moved" or gone is None or await _goes_on(actor, board_id, gone):
+            raise
+        decide = board_changes.create(board_id, rules, uuid.uuid4().hex[:12], asked_by, layout, dead=gone.incarnation)
+        state, created = await actor.change(decide)
+        if state.rules != rules:
+            raise BoardExists(f"board {board_id} exists with other rules") from None
+    return {"created": created, "number": state.number}
+
+
+async def _goes_on(actor: "ShardActor", board_id: str, gone: Gone) -> bool:
+    """Whether a life that moved away from here is still somewhere: lead after lead is asked. Raises Unanswered."""
+    number, layout = 0, gone.moved_to
+    while layout is not None and layout.number > number:
+        if actor.coordinating is None:
+            raise NoAuthority("this region stepped down before the board was created", code="no_authority", definite=True)
+        reply = await actor.coordinating.order(layout.lead, {"do": "find_life", "board": board_id, "incarnation": gone.incarnation})
+        life = msgspec.convert(reply["life"], Life)
+        if life.here:
+            return True
+        number, layout = layout.number, life.moved_to
+    return False
+
+
 async def _relocate(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
     """What operators ask of a board's lead."""
     board_id = order["board"]
@@ -110,8 +144,12 @@ async def _relocate(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any
 
 
 async def _move_slice(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
-    """What the lead of a moving board asks of a slice, of the present layout or of the next."""
-    _refuse_local(actor)
+    """What the lead of a moving board asks of a slice, of the present layout or of the next.
+
+    A shard that has become `local` meanwhile begins nothing, and lets what is begun come to its end, whichever that is.
+    """
+    if order["do"] in ("import_slice", "close_slice"):
+        _refuse_local(actor)
     match order["do"]:
         case "import_slice":
             return await actor.importing_now().fill(
@@ -121,6 +159,7 @@ async def _move_slice(actor: "ShardActor", order: dict[str, Any]) -> dict[str, A
                 lead_epoch=order["lead_epoch"],
                 boundaries=order["boundaries"],
                 wait_ms=order["wait_ms"],
+                known=order.get("known", ()),
             )
         case "forget_slice":
             decide = relocation_changes.forget(msgspec.convert(order["slice"], Slice), order["asked_by"])
@@ -134,7 +173,8 @@ async def _move_slice(actor: "ShardActor", order: dict[str, Any]) -> dict[str, A
             decide = relocation_changes.open_again(
                 *at, generation=order["generation"], lead_epoch=order["lead_epoch"], closed_at=order["closed_at"]
             )
-            return {"closed_at": await actor.change(decide, committed=True)}
+            looked: Looked = await actor.change(decide, committed=True)
+            return {"closed_at": looked.closed_at, "upto": looked.upto}
     decide = relocation_changes.open_imported(*at, generation=order["generation"], lead_epoch=order["lead_epoch"])
     return {"phase": await actor.change(decide, committed=True)}
 

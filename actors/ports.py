@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actors.messages import SubmitResult, WireError
+from actors.messages import Batch, SubmitResult, WireError
 from boards.model import BoardRules, Layout, Submission
 from failover.state import Timing
 from journal.ports import Accepted, Append, Granted, JournalStatus, Refused, Renew, Seal
@@ -48,9 +48,9 @@ class Links(Protocol):
         ...
 
     async def submit(
-        self, region: str, shard: str, requests: Sequence[tuple[str, str, Sequence[Submission]]]
+        self, region: str, shard: str, requests: Sequence[Batch | tuple[str, str, Sequence[Submission]]]
     ) -> list[list[SubmitResult] | WireError] | None:
-        """Have the authority in `region` decide requests (board, subject, submissions); one answer each, in order."""
+        """Have the authority in `region` decide requests; one answer each, in order. (board, subject, submissions) is of any life."""
         ...
 
     async def operate(self, region: str, shard: str, order: dict[str, Any]) -> dict[str, Any] | None:

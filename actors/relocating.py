@@ -65,6 +65,8 @@ class Relocation:
         self._progress: list[dict[str, Any] | None] = [None] * len(self.target.shards)
         #: Highest closure of each source that was seen here.
         self._closures = [0] * len(self.layout.shards)
+        #: Offset of each source that was committed when it was looked at last.
+        self._committed = [0] * len(self.layout.shards)
         #: All sources were seen open then; None: some may be closed.
         self._open_at: int | None = None
         self._rest_until, self._rest_ms = 0, REST_MS
@@ -135,7 +137,7 @@ class Relocation:
             await self._open_sources(state)
         self.phase = "copying"
         self._progress = await asyncio.gather(*(self._ask_target(state, index) for index in range(len(self.target.shards))))
-        if self._monotonic_ms() >= self._rest_until and all(map(_nearly_there, self._progress)):
+        if self._monotonic_ms() >= self._rest_until and all(map(self._nearly_there, self._progress)):
             await self._close_and_switch(state)
         else:
             await asyncio.sleep(STEP_S)
@@ -156,8 +158,21 @@ class Relocation:
             "lead_epoch": self._writer.epoch,
             "boundaries": list(boundaries),
             "wait_ms": wait_ms,
+            "known": list(self._committed),
         }
         return await self._give(self.target.shards[index], order)
+
+    def _nearly_there(self, progress: dict[str, Any] | None) -> bool:
+        """Whether a target has copied everything and lags little behind all its sources.
+
+        It reads them in some region, which may itself lag behind what the sources say of themselves.
+        """
+        if progress is None or "sources" not in progress:
+            return False
+        return all(
+            s["copied"] and s["behind"] is not None and max(s["behind"], committed - s["replayed"]) <= BEHIND
+            for s, committed in zip(progress["sources"], self._committed, strict=True)
+        )
 
     def _slice(self, state: BoardState, index: int) -> Slice:
         return Slice(self.board_id, state.incarnation, state.rules, self.target, index, state.created_by, state.created_ms)
@@ -168,7 +183,12 @@ class Relocation:
     # -- the switch ---------------------------------------------------------------------------------------------------
 
     async def _close_and_switch(self, state: BoardState) -> None:
-        """Close all sources, see that the targets have all of it, decide. What is closed for too long is opened again by the next step."""
+        """Close all sources, see that the targets have all of it, decide. What is closed for too long is opened again by the next step.
+
+        Not once a handover is asked for here: whoever comes next would find all closed, and begin by opening.
+        """
+        if self.over:
+            return
         self.phase, self._open_at = "closing", None
         self.attempts += 1
         began = self._closing_since = self._monotonic_ms()
@@ -249,7 +269,9 @@ class Relocation:
     async def _open_source(self, state: BoardState, index: int) -> None:
         order = {"do": "open_slice", **self._source_order(state), "generation": state.generation, "closed_at": self._closures[index]}
         while True:
-            closed_at = int((await self._give(self.layout.shards[index], order))["closed_at"])
+            reply = await self._give(self.layout.shards[index], order)
+            closed_at = int(reply["closed_at"])
+            self._committed[index] = max(self._committed[index], int(reply.get("upto", 0)))
             if not closed_at:
                 return
             self._closures[index] = max(self._closures[index], closed_at)
@@ -303,13 +325,6 @@ class Relocation:
         except UnknownBoard:
             # It was opened, and has gone on to the next layout, or was removed: nothing of it is waited for.
             log.info("%s: layout %d of %s is no longer in %s", self.shard, self.target.number, self.board_id, self.target.shards[index])
-
-
-def _nearly_there(progress: dict[str, Any] | None) -> bool:
-    """Whether a target has copied everything and lags little behind all its sources."""
-    if progress is None or "sources" not in progress:
-        return False
-    return all(s["copied"] and s["behind"] is not None and s["behind"] <= BEHIND for s in progress["sources"])
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from actors.board_changes import Draft, Result, Slice, find_slice, moved, so_far
+from actors.board_changes import Draft, Result, Slice, find_slice, moved_away, so_far
 from actors.messages import BoardExists, NoAuthority, Unanswered, UnknownBoard
 from boards.model import Layout, Row
 from journal.records import BoardRemoved, Imported, ImportedEvent, Relocating, SliceClosed, SliceOpened, Switched
@@ -131,22 +131,26 @@ def close(board_id: str, incarnation: str, layout: int, *, target: int, lead_epo
     return made
 
 
+class Looked(msgspec.Struct, frozen=True):
+    """Offset of the closure that holds now, 0 if the slice is open; and an offset of its journal that is committed."""
+
+    closed_at: int
+    upto: int
+
+
 def open_again(
     board_id: str, incarnation: str, layout: int, *, generation: int, lead_epoch: int, closed_at: int
 ) -> Callable[[Draft], Result]:
-    """Undo the closure at offset `closed_at`: 0 if the slice is open then, else the offset of the closure that holds now.
-
-    With `closed_at=0` it only looks.
-    """
+    """Undo the closure at offset `closed_at`, and no other: `Looked`. With `closed_at=0` it only looks."""
 
     def made(draft: Draft) -> Result:
         state = _source(draft, board_id, incarnation, layout, lead_epoch)
         if state.phase == "open" or state.closed_offset != closed_at:
-            return Result(state.closed_offset, so_far(draft))
+            return Result(Looked(state.closed_offset, so_far(draft)), so_far(draft))
         record = SliceOpened(state.number, generation, lead_epoch, draft.now_ms)
         draft.pending.take(record, draft.offset)
         draft.records.append(record)
-        return Result(0, draft.offset)
+        return Result(Looked(0, draft.offset), draft.offset)
 
     return made
 
@@ -240,10 +244,13 @@ def _slice(draft: Draft, board_id: str, incarnation: str, layout: int) -> BoardS
 def _lead(draft: Draft, board_id: str) -> BoardState:
     """The board as the shard that leads it has it; what has just moved on says where to."""
     state = draft.pending.board(board_id)
+    gone = draft.pending.gone(board_id)
+    if gone is not None and gone.moved_to is not None:
+        raise moved_away(board_id, gone.moved_to)
     if state is None or state.phase == "removing":
         raise UnknownBoard(f"there is no board {board_id}")
     if state.phase == "moved" and state.target is not None:
-        raise moved(f"{board_id} lives in {', '.join(state.target.shards)} now", state.target)
+        raise moved_away(board_id, state.target)
     if not state.leads:
         raise NoAuthority(f"{board_id} is not led from here", code="moving", definite=True, retry_after_ms=100)
     return state

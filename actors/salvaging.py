@@ -126,7 +126,7 @@ class Salvaging:
         epochs = await self._local_epochs(batches) if local_only else None
         boards = {number: Known(state.board_id, state.rules, state.created_ms) for number, state in self._ledger.boards().items()}
         # Thousands of records to decode: not on the loop that heartbeats and leases live on.
-        orphans = await asyncio.to_thread(salvage.sort_out, batches, boards)
+        orphans = await asyncio.to_thread(salvage.sort_out, batches, boards, lambda board_id: self._ledger.gone(board_id) is not None)
         findings = {board.place: self._found_board(board) for board in orphans.boards}
         for some in _parts(orphans.events):
             with self._ledger.reader() as reader:

@@ -22,7 +22,7 @@ from actors.coordinating import Coordinating
 from actors.errands import Errands
 from actors.folding import Folding
 from actors.importing import Importing
-from actors.messages import NoAuthority, SubmitResult, UnknownBoard
+from actors.messages import Batch, NoAuthority, SubmitResult, UnknownBoard
 from actors.moving import Moving
 from actors.ports import Links, ShardSpec
 from actors.salvaging import Salvaging
@@ -43,6 +43,8 @@ from ledger.ports import BoardState
 log = logging.getLogger("laurel.shard")
 
 TICK_S = 0.025
+
+_batches = msgspec.msgpack.Decoder(list[Batch])
 
 
 class ShardActor:
@@ -82,6 +84,8 @@ class ShardActor:
         self._append_lock = asyncio.Lock()
         self._closed = False
         self._last_own_beat = 0
+        #: Number of the newest append that the own store took.
+        self._own_taken = 0
         #: Rules of the configuration that an existing board was not written with; they have no effect.
         self._conflicts: list[dict[str, Any]] = []
 
@@ -109,16 +113,17 @@ class ShardActor:
 
     # -- what gateways and operators ask ------------------------------------------------------------------------
 
-    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> list[SubmitResult]:
+    async def submit(self, board_id: str, submissions: Sequence[Submission], subject: str, incarnation: str = "") -> list[SubmitResult]:
         """Decide events in order; answers when all are committed (`UNKNOWN` where that is not known in time).
 
+        `incarnation`: the life of the board that is meant, "" for the one that is there. Raises UnknownBoard for another one.
         Raises NoAuthority: definite, nothing appended; carries the newest started epoch known and its owner.
         """
-        return await self.submit_later(board_id, submissions, subject)
+        return await self._serving().submit(board_id, submissions, subject, incarnation)
 
-    def submit_later(self, board_id: str, submissions: Sequence[Submission], subject: str) -> asyncio.Future[list[SubmitResult]]:
-        """As `submit`, without a task of its own; NoAuthority is raised here, or by the future."""
-        return self._serving().submit(board_id, submissions, subject)
+    def submit_later(self, batch: Batch) -> asyncio.Future[list[SubmitResult]]:
+        """As `submit`, without a task of its own: NoAuthority is raised here, or by the future."""
+        return self._serving().submit(batch.board_id, batch.submissions, batch.subject, batch.incarnation)
 
     async def create_board(self, board_id: str, rules: BoardRules, subject: str, layout: Layout | None = None) -> tuple[BoardState, bool]:
         """Create a board in this shard, or led from here over those of `layout`; (state, False) if it is there with the same rules."""
@@ -244,6 +249,9 @@ class ShardActor:
                 if self._persisted < offset and not self._persisting and not (self.writer is not None and self.writer.queue):
                     self._persisting = True
                     self._spawn(self._persist_commit())
+            case e.Confirmed(number=number):
+                if self.writer is not None:
+                    self.writer.confirmed(number)
             case e.CatchUp(offset=offset):
                 self.folding.report_at(offset, lambda at: self._hear(e.LedgerCaughtUp(now_ms=monotonic_ms(), offset=at)))
             case e.Serve():
@@ -301,6 +309,7 @@ class ShardActor:
         """The writer's append: carries what is committed and remembered, in the same step."""
         replication = self.state.replication
         async with self._append_lock:
+            request = self.state.requests()
             committed = replication.committed if replication is not None else 0
             answer = await self.journal.append(
                 epoch=entry.epoch,
@@ -311,20 +320,34 @@ class ShardActor:
                 peers=replication.memories() if replication is not None else {},
             )
         if isinstance(answer, Accepted):
-            self._persisted = max(self._persisted, committed)
+            self._persisted, self._own_taken = max(self._persisted, committed), max(self._own_taken, request)
         return answer
+
+    def _ask_majority(self) -> int:
+        """Ask all stores to take something of this epoch now; those count that take more than the number returned."""
+        above = self.state.requests.last
+        self._hear(e.ConfirmAsked(now_ms=monotonic_ms(), epoch=self.state.epoch, above=above))
+        if not self._persisting:
+            self._persisting = True
+            self._spawn(self._persist_commit(force=True))
+        return above
+
+    def _is_asked(self) -> bool:
+        """The own store is to take something, as `_ask_majority` says."""
+        replication = self.state.replication
+        return replication is not None and replication.asked is not None and replication.taken <= replication.asked
 
     async def _persist_commit(self, *, force: bool = False) -> None:
         """Tell the own store what is committed, so that the region's replica may read it; notices a raised fence too."""
         epoch = self.state.epoch
         try:
-            while self.state.replication is not None and (force or self._persisted < self.state.replication.committed):
+            while self.state.replication is not None and (force or self._is_asked() or self._persisted < self.state.replication.committed):
                 force = False
                 async with self._append_lock:
                     replication = self.state.replication
                     if replication is None or self.state.epoch != epoch:
                         return
-                    committed = replication.committed
+                    committed, request = replication.committed, self.state.requests()
                     try:
                         answer: Accepted | Refused | None = await self.journal.append(
                             epoch=epoch,
@@ -337,8 +360,8 @@ class ShardActor:
                     except JournalUnavailable:
                         answer = None
                 if isinstance(answer, Accepted):
-                    self._persisted = max(self._persisted, committed)
-                self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=epoch, answer=answer))
+                    self._persisted, self._own_taken = max(self._persisted, committed), max(self._own_taken, request)
+                self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=epoch, answer=answer, request=self._own_taken))
         finally:
             self._persisting = False
 
@@ -360,7 +383,10 @@ class ShardActor:
             wall_ms=wall_ms,
             monotonic_ms=monotonic_ms,
             new_id=lambda: uuid.uuid4().hex,
-            heard=lambda answer: self._hear(e.OwnAppended(now_ms=monotonic_ms(), epoch=writer.epoch, answer=answer)),
+            heard=lambda answer: self._hear(
+                e.OwnAppended(now_ms=monotonic_ms(), epoch=writer.epoch, answer=answer, request=self._own_taken)
+            ),
+            ask_majority=self._ask_majority,
         )
         self.writer = writer
         self.folding.writer = writer
@@ -428,6 +454,6 @@ def _exit(why: str) -> None:
     os._exit(1)
 
 
-def decode_submit(payload: bytes) -> list[tuple[str, str, list[Submission]]]:
-    """A gateway's joined requests: (board, subject, submissions) each."""
-    return msgspec.msgpack.decode(payload, type=list[tuple[str, str, list[Submission]]])
+def decode_submit(payload: bytes) -> list[Batch]:
+    """A gateway's joined requests."""
+    return _batches.decode(payload)

@@ -31,6 +31,8 @@ AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 UNDER_WAY = 2
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
+#: Boards whose last publication is remembered before those are looked for that need not be.
+MUCH = 256
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Request:
     subject: str
     submissions: Sequence[Submission]
     done: asyncio.Future[list[SubmitResult]]
+    #: The life of the board whose rules the events were checked by; "": whatever life is there.
+    incarnation: str = ""
 
 
 @dataclass(slots=True)
@@ -75,21 +79,31 @@ class Writer:
     accepting: bool = True
     draining: HandedOver | None = None
     drained: Callable[[int], None] | None = None
-    published_ms: dict[int, int] = field(default_factory=dict)
+    #: Has all stores take something of this epoch now; those count that take more than the number returned. None: none can be asked.
+    ask_majority: Callable[[], int] | None = None
+    #: By board: when it may be published next; without boards for which that is past, and which were removed.
+    not_before_ms: dict[int, int] = field(default_factory=dict)
     drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
+    _much: int = MUCH
+    #: Answers that wait for a majority that takes more than this number.
+    _confirming: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
     # -- what callers do ------------------------------------------------------------------------------------
 
-    def submit(self, board_id: str, submissions: Sequence[Submission], subject: str) -> asyncio.Future[list[SubmitResult]]:
+    def submit(
+        self, board_id: str, submissions: Sequence[Submission], subject: str, incarnation: str = ""
+    ) -> asyncio.Future[list[SubmitResult]]:
         """Queue events; the future's results are in their order, and it may raise NoAuthority or UnknownBoard.
+
+        UnknownBoard also where another life of the board is there than `incarnation` ("": not asked).
 
         Raises NoAuthority at once (definite: nothing appended) when nothing more is taken.
         """
         self._check_room()
         done: asyncio.Future[list[SubmitResult]] = asyncio.get_running_loop().create_future()
-        self.queue.append(Request(board_id, subject, submissions, done))
+        self.queue.append(Request(board_id, subject, submissions, done, incarnation))
         self._wake.set()
         return done
 
@@ -138,7 +152,27 @@ class Writer:
             if not done.done():
                 done.set_exception(NoAuthority("this region stepped down before the event was written", definite=True))
         self.waiters.depose()
+        for _, waiting in self._confirming:
+            if not waiting.done():
+                waiting.set_exception(Deposed("the authority stepped down"))
         self._wake.set()
+
+    def confirmed(self, number: int) -> None:
+        """A majority of the stores has taken what was sent with this number, or later."""
+        for above, waiting in self._confirming:
+            if above < number and not waiting.done():
+                waiting.set_result(None)
+        self._confirming = [(above, waiting) for above, waiting in self._confirming if not waiting.done()]
+
+    async def _confirm(self, timeout_s: float) -> None:
+        """See `board_changes.Confirm`. Raises `Deposed`, `TimeoutError`."""
+        if self._over:
+            raise Deposed("the authority stepped down")
+        if self.ask_majority is not None:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            above = self.ask_majority()  # which may confirm others, here and now
+            self._confirming.append((above, waiting))
+            await asyncio.wait_for(waiting, timeout_s)
 
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
@@ -201,7 +235,7 @@ class Writer:
         due = self.pending.due()
         if not due:
             return None
-        return max(0, min(self.published_ms.get(number, 0) + interval_ms for number, interval_ms in due) - self.monotonic_ms())
+        return max(0, min(self.not_before_ms.get(number, 0) for number, _ in due) - self.monotonic_ms())
 
     async def _write_one(self) -> None:
         offset = self.tail.offset + 1
@@ -219,7 +253,7 @@ class Writer:
                         last.append(request)
                         continue
                     # What is decided about a board holds for the events behind it.
-                    board_changes.decide(request, draft, self.waiters, timeout_s)
+                    board_changes.decide(request, draft, self.waiters, timeout_s, self._confirm)
                     boards.clear()
                     continue
                 if isinstance(request, auditing.AuditRequest):
@@ -240,7 +274,7 @@ class Writer:
                 decisions.append((request, decided))
             self._answer_later(decisions)
             for change in last:
-                board_changes.decide(change, draft, self.waiters, timeout_s)
+                board_changes.decide(change, draft, self.waiters, timeout_s, self._confirm)
         self._publish_due(offset, now_ms, records)
         drained = None
         if not self.queue and self.draining is not None and self.drained is not None:
@@ -266,11 +300,18 @@ class Writer:
     def _publish_due(self, offset: int, now_ms: int, records: list[Record]) -> None:
         now = self.monotonic_ms()
         for number, interval_ms in self.pending.due():
-            if now - self.published_ms.get(number, 0) >= interval_ms or self.draining is not None:
+            if now >= self.not_before_ms.get(number, 0) or self.draining is not None:
                 board = self.pending.numbered(number)
                 assert board is not None
                 records.append(self.pending.publish(board, published_ms=now_ms, offset=offset))
-                self.published_ms[number] = now
+                self._publish_again(number, now, now + interval_ms)
+
+    def _publish_again(self, number: int, now_ms: int, at_ms: int) -> None:
+        """Note when a board may be published next; once in a while, forget those for which that is past."""
+        self.not_before_ms[number] = at_ms
+        if len(self.not_before_ms) > self._much:
+            self.not_before_ms = {number: at_ms for number, at_ms in self.not_before_ms.items() if at_ms > now_ms}
+            self._much = max(MUCH, 2 * len(self.not_before_ms))
 
     def _decide_audit(self, request: auditing.AuditRequest, offset: int, now_ms: int, records: list[Record]) -> None:
         decided = auditing.decide(request, self.drills, offset=offset, now_ms=now_ms)
@@ -283,6 +324,8 @@ class Writer:
         """Why this shard takes none of a request's events."""
         if board is None:
             return UnknownBoard(f"there is no board {request.board_id}")
+        if request.incarnation not in ("", board.incarnation):
+            return UnknownBoard(f"{request.board_id} was removed, and another one made")
         try:
             board_changes.refuse_unless_open(board, self.shard)
             board_changes.refuse_strangers(board, request.submissions)

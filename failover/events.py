@@ -88,10 +88,19 @@ class Adopted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAppended(Event):
-    """The own store's answer to an append of ours (the epoch-start record, or a batch)."""
+    """The own store's answer to an append of ours (the epoch-start record, or a batch). `request`: its number, 0 if it has none."""
 
     epoch: int
     answer: Accepted | Refused | None
+    request: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmAsked(Event):
+    """Somebody wants to know that no other epoch has begun: that a majority still takes what is sent with a higher number than `above`."""
+
+    epoch: int
+    above: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +249,13 @@ class CommitMoved(Action):
     """Everything up to `offset` is committed: tell the own store, answer what waited for it."""
 
     offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed(Action):
+    """A majority of the stores has taken Appends of this epoch that have at least this number: `ConfirmAsked` is answered."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

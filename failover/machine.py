@@ -14,7 +14,17 @@ from failover import events as e
 from failover.activating import adopted, begin, look_at_answers, seal_answered
 from failover.down import halt, heard_newer, outrun, step_down
 from failover.events import Role
-from failover.serving import caught_up, drain_appended, drain_asked, own_appended, peer_answered, renew, renew_answered, replicate
+from failover.serving import (
+    caught_up,
+    confirm_asked,
+    drain_appended,
+    drain_asked,
+    own_appended,
+    peer_answered,
+    renew,
+    renew_answered,
+    replicate,
+)
 from failover.state import ShardState
 
 __all__ = ["halt", "heard_newer", "step"]
@@ -99,6 +109,7 @@ _HANDLERS: dict[type[e.Event], Callable[[ShardState, Any], list[e.Action]]] = {
     e.PeerAnswered: peer_answered,
     e.RenewAnswered: renew_answered,
     e.LedgerCaughtUp: caught_up,
+    e.ConfirmAsked: confirm_asked,
     e.DrainAsked: drain_asked,
     e.DrainAppended: drain_appended,
 }

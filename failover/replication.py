@@ -52,6 +52,9 @@ class PeerProgress:
     last_heard_ms: int = -(10**9)
     #: When it last took an Append: only that is progress.
     last_taken_ms: int = -(10**9)
+    #: Number of the newest Append that was sent to it, and of the newest one that it took.
+    sent: int = 0
+    taken: int = 0
     committed_sent: int = 0
 
     def silence(self, now_ms: int) -> None:
@@ -99,6 +102,12 @@ class Replication:
     #: A member that must not vote in this epoch's start (it is being readmitted).
     not_voting: frozenset[str] = frozenset()
     last_majority_ms: int = 0
+    #: Number of the newest request of the own store's appends that it took.
+    taken: int = 0
+    #: Somebody waits for a majority to take Appends with a higher number than this.
+    asked: int | None = None
+    #: The highest number of which that was told.
+    told: int = 0
 
     def sends(self, now_ms: int, take_request: "RequestNumbers") -> list[ProbePeer | Ship]:
         """What to send now, counted as sent."""
@@ -117,7 +126,8 @@ class Replication:
                 out.append(self._ship(peer, peer.next, last, now_ms, take_request))
             idle = not peer.in_flight and peer.next > self.tail
             news = self.committed > peer.committed_sent
-            if idle and (news or now_ms - peer.last_sent_ms >= self.heartbeat_ms):
+            asked = self.asked is not None and peer.sent <= self.asked
+            if idle and (news or asked or now_ms - peer.last_sent_ms >= self.heartbeat_ms):
                 out.append(self._ship(peer, peer.next, peer.next - 1, now_ms, take_request))
         return out
 
@@ -129,7 +139,7 @@ class Replication:
     def _ship(self, peer: PeerProgress, first: int, last: int, now_ms: int, take_request: "RequestNumbers") -> Ship:
         request = take_request()
         peer.in_flight[request] = InFlight(max(last, first - 1), peer.verified)
-        peer.next = last + 1
+        peer.next, peer.sent = last + 1, request
         peer.last_sent_ms, peer.committed_sent = now_ms, self.committed
         return Ship(peer.region, request, first, last)
 
@@ -154,7 +164,7 @@ class Replication:
 
     def _lost(self, peer: PeerProgress, now_ms: int) -> None:
         peer.amnesiac, peer.counts, peer.streaming = True, False, False
-        peer.verified = 0
+        peer.verified = peer.taken = 0
         peer.in_flight.clear()
         peer.memory = Peer(peer.memory.fence, peer.memory.verified, amnesiac=True)
         peer.not_before_ms = now_ms + BACKOFF_MAX_MS
@@ -182,13 +192,28 @@ class Replication:
         if answer.incarnation != peer.member_as or answer.tail.offset < sent.verified_then:
             self._lost(peer, now_ms)
             return
-        peer.last_taken_ms = now_ms
+        peer.last_taken_ms, peer.taken = now_ms, max(peer.taken, request)
         peer.verified = max(peer.verified, answer.verified)
         peer.memory = later(peer.memory, Peer(answer.fence, peer.verified))
 
-    def appended(self, tail: int) -> None:
-        """The own store holds everything up to `tail`."""
-        self.tail = max(self.tail, tail)
+    def appended(self, tail: int, request: int = 0) -> None:
+        """The own store holds everything up to `tail`; it took the append of that number."""
+        self.tail, self.taken = max(self.tail, tail), max(self.taken, request)
+
+    def confirmed(self) -> int | None:
+        """While somebody asks: a majority of the members has newly taken Appends of this epoch, each with at least this number."""
+        if self.asked is None:
+            return None
+        taken = [self.taken] if self.region in self.members and self.region not in self.not_voting else []
+        taken += [p.taken for p in self.peers.values() if p.counts and p.region in self.members and p.region not in self.not_voting]
+        need = majority(len(self.members))
+        number = sorted(taken, reverse=True)[need - 1] if len(taken) >= need else 0
+        if number <= self.told:
+            return None
+        self.told = number
+        if number > self.asked:
+            self.asked = None
+        return number
 
     def advance(self, now_ms: int) -> int | None:
         """Move `committed` as far as a majority of the members holds; the new value, or None if it stayed."""
@@ -223,7 +248,7 @@ class Replication:
             return False
         peer = self.peers.get(region)
         if peer is not None:
-            peer.leaving, peer.amnesiac, peer.counts, peer.streaming, peer.verified = True, True, False, False, 0
+            peer.leaving, peer.amnesiac, peer.counts, peer.streaming, peer.verified, peer.taken = True, True, False, False, 0, 0
             peer.in_flight.clear()
             peer.not_before_ms = now_ms + BACKOFF_MAX_MS
         return True

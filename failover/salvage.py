@@ -105,11 +105,12 @@ class Request(NamedTuple):
     events: list[OrphanEvent]
 
 
-def sort_out(batches: Iterable[OrphanBatch], boards: Mapping[int, Known]) -> Orphans:
+def sort_out(batches: Iterable[OrphanBatch], boards: Mapping[int, Known], gone: Callable[[str], bool] = lambda _: False) -> Orphans:
     """Sort orphaned records into boards, events and what is dropped; `boards` are the lineage's, by number.
 
-    Obstacles: `unknown_board` (no board of that number can have been meant), `ambiguous_board` (several can),
-    `board_exists` (the lineage has a board of that id with other rules, so the amounts may mean something else).
+    `gone` says of an id whether the lineage had that board, and has it no more. Obstacles: `unknown_board` (no board of
+    that number can have been meant), `ambiguous_board` (several can), `board_exists` (the lineage has a board of that id with
+    other rules, so the amounts may mean something else), `removed` (the board is gone: sending it again would bring it back).
     Raises `msgspec.DecodeError` when an entry's bytes are no list of records. Cost: about 5 µs a record.
     """
     placed = [
@@ -119,13 +120,13 @@ def sort_out(batches: Iterable[OrphanBatch], boards: Mapping[int, Known]) -> Orp
         for index, record in enumerate(open_entry(entry))
     ]
     placed.sort(key=lambda pair: pair[0])
-    created = _Created(placed, boards)
+    created = _Created(placed, boards, gone)
     found = Orphans([], [], {})
     for place, record in placed:
         if isinstance(record, BoardCreated) and record.slice == 0 and not record.importing:
             there = created.by_id.get(record.board_id)
             same = there is not None and there.rules == record.rules
-            obstacle = "" if same or there is None else "board_exists"
+            obstacle = "" if same else created.obstacle(record.board_id, record.rules)
             found.boards.append(OrphanBoard(place, record.board_id, record.rules, record.created_by, same, obstacle, record.layout))
         elif isinstance(record, Scored):
             board, obstacle = created.meant(place, record)
@@ -145,8 +146,8 @@ class _Created:
     """Which board a number means at some place. Numbers are given out journal by journal: one that was given out in an
     epoch that was cut is given out again in the lineage."""
 
-    def __init__(self, placed: Iterable[tuple[Place, Record]], boards: Mapping[int, Known]) -> None:
-        self._boards = boards
+    def __init__(self, placed: Iterable[tuple[Place, Record]], boards: Mapping[int, Known], gone: Callable[[str], bool]) -> None:
+        self._boards, self._gone = boards, gone
         self.by_id = {board.board_id: board for board in boards.values()}
         self._orphaned: dict[int, list[tuple[Place, BoardCreated]]] = {}
         for place, record in placed:
@@ -167,8 +168,14 @@ class _Created:
         if len({board.board_id for board in candidates}) > 1:
             return None, "ambiguous_board"
         board = candidates[0]
-        there = self.by_id.get(board.board_id)
-        return board, "board_exists" if there is not None and there.rules != board.rules else ""
+        return board, self.obstacle(board.board_id, board.rules)
+
+    def obstacle(self, board_id: str, rules: BoardRules) -> str:
+        """Why nothing can be sent to a board of that id, which had these rules; "" if it can, or if it can be made first."""
+        there = self.by_id.get(board_id)
+        if there is None:
+            return "removed" if self._gone(board_id) else ""
+        return "board_exists" if there.rules != rules else ""
 
 
 def _known(made: BoardCreated) -> Known:

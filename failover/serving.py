@@ -20,7 +20,7 @@ def own_appended(state: ShardState, event: e.OwnAppended) -> list[e.Action]:
             return failed(state, event.now_ms, 0.5, "store_unavailable", "the own store did not answer while the epoch was started")
         return step_down(state, "the own store did not answer", look_at_ms=event.now_ms)
     state.tail = max(state.tail, event.answer.tail)
-    replication.appended(state.tail.offset)
+    replication.appended(state.tail.offset, event.request)
     return replicate(state, event.now_ms)
 
 
@@ -73,6 +73,9 @@ def replicate(state: ShardState, now: int) -> list[e.Action]:
         if state.role is Role.DRAINING and state.drain_offset and moved >= state.drain_offset:
             state.role, state.drained_ms, state.why = Role.DRAINED, now, "drained, waiting for the handover"
             actions += [*let_go(state), e.DrainDone(epoch=state.epoch, offset=state.drain_offset)]
+    confirmed = replication.confirmed()
+    if confirmed is not None:
+        actions.append(e.Confirmed(number=confirmed))
     for send in replication.sends(now, state.requests):
         if isinstance(send, ProbePeer):
             actions.append(e.Probe(request=send.request, regions=(send.region,)))
@@ -89,6 +92,14 @@ def replicate(state: ShardState, now: int) -> list[e.Action]:
                 )
             )
     return actions
+
+
+def confirm_asked(state: ShardState, event: e.ConfirmAsked) -> list[e.Action]:
+    replication = state.replication
+    if replication is None or event.epoch != state.epoch:
+        return []
+    replication.asked = max(event.above, replication.asked or 0)
+    return replicate(state, event.now_ms)
 
 
 def renew(state: ShardState, now: int) -> list[e.Action]:

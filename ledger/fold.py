@@ -31,11 +31,11 @@ from journal.records import (
     Switched,
     open_entry,
 )
-from ledger.ports import BoardState, Gone, LedgerCorrupt, LedgerGap, Phase, Saved
+from ledger.ports import EARLIER_LIVES, BoardState, Gone, LedgerCorrupt, LedgerGap, Phase, Saved
 from ledger.running import RunningBoard, new_board, new_board_of
 
 #: Stored beside the state of adapters that outlive the process; raise it when keys, values or the meaning of the fold change.
-FORMAT = 2
+FORMAT = 3
 
 _NOTHING = Position(0, 0)
 #: Of two slices of one board in one shard, the one that serves: the lower.
@@ -66,7 +66,7 @@ def check_same_result(known: Saved, again: Saved, offset: int) -> None:
 class Changes:
     """What a run of entries changes, ready to be stored."""
 
-    __slots__ = ("applied", "boards", "came", "gone", "highest", "removed", "rows", "saved", "starts")
+    __slots__ = ("applied", "boards", "gone", "highest", "removed", "rows", "saved", "starts")
 
     def __init__(self, applied: Position, highest: int) -> None:
         self.applied = applied
@@ -77,11 +77,9 @@ class Changes:
         #: Results by `identity_key`; one that is stored already stays (see `check_same_result`).
         self.saved: dict[bytes, Saved] = {}
         self.boards: dict[int, BoardState] = {}
-        #: Numbers of boards that leave, with all their keys, and of their ids those that are not to come back by themselves.
+        #: Numbers of boards that leave, with all their keys, and what is remembered of their ids.
         self.removed: set[int] = set()
         self.gone: dict[str, Gone] = {}
-        #: Ids that are here (again).
-        self.came: set[str] = set()
         self.highest = highest
 
 
@@ -116,6 +114,14 @@ class State:
     def numbers(self, board_id: str) -> tuple[int, ...]:
         """Numbers of all that is here of a board."""
         return self._ids.get(board_id, ())
+
+    def past(self, board_id: str) -> Gone | None:
+        """What is remembered of what has left of a board."""
+        return self.gone.get(board_id)
+
+    def gone_from_here(self, board_id: str) -> Gone | None:
+        """The same, unless something of the board is here."""
+        return None if board_id in self._ids else self.gone.get(board_id)
 
     def agrees_with(self, status: JournalStatus) -> bool:
         """`applied` is a place in that journal."""
@@ -163,7 +169,7 @@ class State:
         self.applied = changes.applied
         self.starts += changes.starts
         self.highest = changes.highest
-        self.gone = {board_id: gone for board_id, gone in (self.gone | changes.gone).items() if board_id not in changes.came}
+        self.gone.update(changes.gone)
         for number in changes.removed:
             if number in self.boards:
                 board_id = self.boards.pop(number).board_id
@@ -186,9 +192,16 @@ class State:
 
 
 def gone_after(before: Gone | None, board: BoardState) -> Gone:
-    """What is remembered once a board, or one slice of it, has left: the highest layout that it had here in its last life."""
-    same = before is not None and before.incarnation == board.incarnation
-    return Gone(board.incarnation, max(board.layout_number, before.layout if same and before is not None else 0))
+    """What is remembered once `board`, all of it or one slice, has left as it was last, on top of what was remembered."""
+    layout, moved_to = board.layout_number, board.target if board.phase == "moved" else None
+    if before is None:
+        return Gone(board.incarnation, layout, moved_to)
+    if before.incarnation != board.incarnation:
+        earlier = [life for life in before.earlier if life[0] != board.incarnation] + [(before.incarnation, before.layout)]
+        return Gone(board.incarnation, max(layout, before.left(board.incarnation)), moved_to, tuple(earlier[-EARLIER_LIVES:]))
+    if board.slice != 0 or board.phase == "importing":
+        moved_to = before.moved_to  # what leaves did not lead: it says nothing of the board
+    return Gone(board.incarnation, max(layout, before.layout), moved_to, before.earlier)
 
 
 def serving(boards: Sequence[BoardState]) -> BoardState | None:
@@ -302,8 +315,6 @@ class Fold:
         if known is None and record.number > self.changes.highest and self._may_come(created):
             self._running[record.number] = RunningBoard(created)
             self.changes.highest = record.number
-            self.changes.came.add(record.board_id)
-            self.changes.gone.pop(record.board_id, None)
         elif known is None or new_board_of(known) != new_board_of(created):
             raise LedgerCorrupt(f"board {record.board_id} or its number {record.number} is taken", offset)
 
@@ -320,10 +331,9 @@ class Fold:
             return
         del self._running[record.board]
         changes, prefix, board_id = self.changes, board_key(record.board), board.start.board_id
-        before = changes.gone.get(board_id) or (None if board_id in changes.came else self._state.gone.get(board_id))
+        before = changes.gone.get(board_id) or self._state.gone.get(board_id)
         changes.removed.add(record.board)
         for keys in (changes.rows, changes.saved):
             for key in [key for key in keys if key.startswith(prefix)]:
                 del keys[key]
-        changes.gone[board_id] = gone_after(before, board.start)
-        changes.came.discard(board_id)
+        changes.gone[board_id] = gone_after(before, board.state())

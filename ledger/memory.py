@@ -113,7 +113,11 @@ class MemoryLedger:
 
     def gone(self, board_id: str) -> Gone | None:
         """See `Ledger`."""
-        return self._state.gone.get(board_id)
+        return self._state.gone_from_here(board_id)
+
+    def past(self, board_id: str) -> Gone | None:
+        """See `Ledger`."""
+        return self._state.past(board_id)
 
     def coordinated(self) -> frozenset[int]:
         """See `Ledger`."""

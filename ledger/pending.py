@@ -222,10 +222,12 @@ class Pending:
         return numbers
 
     def gone(self, board_id: str) -> Gone | None:
-        """What was removed last of a board and has not come again; see `Ledger.gone`."""
-        if board_id in self._gone:
-            return self._gone[board_id]
-        return None if board_id in self._created else self._ledger.gone(board_id)
+        """As `Ledger.gone`, with all that is pending."""
+        return None if any(self.numbered(number) is not None for number in self.numbers(board_id)) else self.past(board_id)
+
+    def past(self, board_id: str) -> Gone | None:
+        """As `Ledger.past`, with all that is pending."""
+        return self._gone.get(board_id) or self._ledger.past(board_id)
 
     def slice_numbered(self, board_id: str, layout: int) -> BoardState | None:
         """What is here of a board in the layout of that number."""
@@ -251,7 +253,6 @@ class Pending:
             raise ValueError(f"board {record.board_id} or its number {record.number} is taken")
         overlay = _Overlay(new_board(record), offset)
         self._created.setdefault(record.board_id, []).append(record.number)
-        self._gone.pop(record.board_id, None)
         self._highest = record.number
         self._touch(record.number, overlay, offset, [], [])
         return overlay.board.state()
@@ -259,12 +260,12 @@ class Pending:
     def remove(self, record: BoardRemoved, offset: int) -> None:
         """Take a board out, or (unless `done`) only out of service, from the entry at `offset` on."""
         overlay = self._of(record.board, offset)
+        if record.done:
+            state = overlay.board.state()
+            self._removed[record.board] = offset
+            self._gone[state.board_id] = gone_after(self.past(state.board_id), state)
         overlay.board.take_removing()
         self._touch(record.board, overlay, offset, [], [])
-        if record.done:
-            start = overlay.board.start
-            self._removed[record.board] = offset
-            self._gone[start.board_id] = gone_after(self.gone(start.board_id), start)
 
     def take(self, record: Manifest | Relocating | SliceClosed | SliceOpened | Switched, offset: int) -> None:
         """Let a record of a board's life take effect from the entry at `offset` on."""

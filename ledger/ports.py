@@ -216,10 +216,22 @@ class BoardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
-    """The last life of a board that is no longer here, or of a slice that is not, and the highest layout in which it was."""
+    """What has left of a board: the last life of which something has, and the highest layout in which that was here."""
 
     incarnation: str
     layout: int
+    #: Where that life went when it left; None: it was removed, or only a slice was that did not lead.
+    moved_to: Layout | None = None
+    #: Lives before that one with their highest layouts, newest last; at most `EARLIER_LIVES`.
+    earlier: tuple[tuple[str, int], ...] = ()
+
+    def left(self, incarnation: str) -> int:
+        """The highest layout in which that life was here and has left; 0 for none."""
+        return self.layout if incarnation == self.incarnation else dict(self.earlier).get(incarnation, 0)
+
+
+#: So many lives of a board are remembered beside the last: no order that old is still on its way.
+EARLIER_LIVES = 15
 
 
 class Held(NamedTuple):
@@ -305,7 +317,11 @@ class Ledger(Protocol):
         ...
 
     def gone(self, board_id: str) -> Gone | None:
-        """What was removed last of a board, or moved away, and has not come again: neither a configuration nor a late order does that."""
+        """What is remembered of a board of which nothing is here any more: no configuration brings it back. None while something is."""
+        ...
+
+    def past(self, board_id: str) -> Gone | None:
+        """The same, whatever of the board is here: no late order brings back what has left."""
         ...
 
     def coordinated(self) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,7 +29,7 @@ from journal.records import (
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.memory import MemoryLedger
 from ledger.pending import Pending
-from ledger.ports import ChecksumMismatch, Gone, Ledger, LedgerCorrupt
+from ledger.ports import EARLIER_LIVES, ChecksumMismatch, Gone, Ledger, LedgerCorrupt
 
 RULES = make_rules("cumulative")
 LAYOUT = Layout(1, ("a/0", "a/1"))
@@ -98,11 +98,12 @@ class Shard:
     def check(self, board_id: str = "g:m:S1:x") -> None:
         """With everything folded, ledger and overlay say the same."""
         before = [self.pending.numbered(n) for n in self.pending.numbers(board_id)]
-        current, gone, number = self.pending.board(board_id), self.pending.gone(board_id), self.pending.next_number()
+        current, number = self.pending.board(board_id), self.pending.next_number()
+        gone, past = self.pending.gone(board_id), self.pending.past(board_id)
         self.fold()
         assert [self.ledger.numbered(n) for n in self.ledger.numbers(board_id)] == [state for state in before if state is not None]
         assert self.ledger.board(board_id) == current
-        assert self.ledger.gone(board_id) == gone
+        assert (self.ledger.gone(board_id), self.ledger.past(board_id)) == (gone, past)
         assert self.pending.next_number() == number
         assert len(self.pending) == 0
 
@@ -187,6 +188,7 @@ def test_a_removed_board_leaves_nothing_and_its_number_is_never_given_again(shar
     assert again > second
     shard.check("g:m:S1:y")
     assert shard.ledger.gone("g:m:S1:y") is None
+    assert shard.ledger.past("g:m:S1:y") == Gone("i1", 1)
     shard.submit(again, "p", "e1", 7)
     shard.check("g:m:S1:y")
     with shard.ledger.reader() as reader:
@@ -208,6 +210,55 @@ def test_a_removal_and_a_new_life_in_one_run_of_entries_fold_like_one_by_one(sha
     with shard.ledger.reader() as reader:
         assert dict(reader.rows(first)) == {}
         assert [player for player, _ in reader.rows(second)] == ["q"]
+
+
+@pytest.mark.parametrize("lives", [3, EARLIER_LIVES + 4])
+def test_the_last_lives_of_a_board_are_remembered_whichever_is_here(shard: Shard, lives: int) -> None:
+    for life in range(lives):
+        number = shard.create(layout=None, life=f"i{life}")
+        shard.remove(number)
+        shard.check()
+    shard.create(layout=None, life="now")
+    shard.check()
+    past = shard.ledger.past("g:m:S1:x")
+    assert past is not None
+    known = [life for life in range(lives) if past.left(f"i{life}") == 1]
+    assert known == list(range(max(0, lives - EARLIER_LIVES - 1), lives))
+    assert past.left("now") == 0
+
+
+def test_what_leaves_without_having_led_says_nothing_of_where_the_board_is(shard: Shard) -> None:
+    """1. The board moves away. 2. It is to come back, and does not. 3. It comes back. 4. It is removed."""
+    away, back = Layout(2, ("a/1",)), Layout(4, ("a/0",))
+    old = shard.create(layout=None)
+    shard.take(Relocating(old, away, "op", 1))
+    shard.take(SliceClosed(old, 2, 1, 1))
+    shard.take(Switched(old, away, 0, 1))
+    shard.remove(old)
+    shard.check()
+    assert shard.ledger.gone("g:m:S1:x") == Gone("i1", 1, away)
+    shard.remove(shard.create(layout=Layout(3, ("a/0",)), importing=True))
+    shard.check()
+    assert shard.ledger.gone("g:m:S1:x") == Gone("i1", 3, away)
+    here = shard.create(layout=back, importing=True)
+    shard.take(SliceOpened(here, 1, 1, 1))
+    shard.remove(here)
+    shard.check()
+    assert shard.ledger.gone("g:m:S1:x") == Gone("i1", 4)
+
+
+def test_what_is_remembered_of_removed_boards_is_not_copied_with_each_entry(shard: Shard) -> None:
+    state = cast("Any", shard.ledger)._state
+    remembered = state.gone
+    for n in range(3):
+        board = f"g:m:S1:{n}"
+        shard.remove(shard.create(board, None))
+        shard.check(board)
+    shard.create(layout=None)
+    shard.check()
+    assert cast("Any", shard.ledger)._state is state
+    assert state.gone is remembered
+    assert len(remembered) == 3
 
 
 def test_a_board_on_its_way_out_is_not_shown_open_and_is_coordinated_to_the_end(shard: Shard) -> None:
@@ -255,6 +306,7 @@ def test_a_move_within_one_shard_has_one_slice_that_serves_at_each_step(shard: S
     assert serving() == new
     shard.remove(old)
     assert serving() == new
+    assert shard.ledger.past("g:m:S1:x") == Gone("i1", 1, target)
     state = shard.ledger.numbered(new)
     assert state is not None
     assert (state.phase, state.generation, state.count) == ("open", 1, 1)

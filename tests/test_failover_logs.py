@@ -331,3 +331,23 @@ def test_a_store_that_is_begun_anew_counts_no_more_in_this_epoch_whatever_it_has
     (probe,) = [s for s in made.sends(5000, take) if isinstance(s, ProbePeer) and s.region == "us"]
     assert made.probed("us", probe.request, store("us", [1, 1, 1, 2, 2, 2], fence=2), own, 5001)
     assert not made.peers["us"].counts and shipped(made.sends(9000, take), "us") == []
+
+
+def test_a_majority_confirms_an_epoch_only_by_what_was_sent_after_somebody_asked() -> None:
+    """1. A heartbeat is under way. 2. Somebody asks. 3. Its answer does not count; the next one, sent at once, does, with the own store."""
+    made, own, take = epoch_of()
+    made.not_voting = frozenset({"ap"})
+    streaming(made, own, take, "us", store("us", [1, 1, 1, 2]))
+    (early,) = [s for s in made.sends(20, take) if isinstance(s, Ship) and s.region == "us"]
+    made.asked = take.last
+    own_append = take()
+    assert shipped(made.sends(21, take), "us") == []
+    made.answered("us", early.request, accepted(4, 4), own, 22)
+    made.appended(4, own_append)
+    assert (made.confirmed() or 0) <= made.asked
+    (late,) = [s for s in made.sends(23, take) if isinstance(s, Ship) and s.region == "us"]
+    assert late.request > own_append
+    made.answered("us", late.request, accepted(4, 4), own, 24)
+    assert made.confirmed() == own_append
+    assert made.confirmed() is None, "it is told once"
+    assert shipped(made.sends(25, take), "us") == [], "and nobody asks any more"

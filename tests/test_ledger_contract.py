@@ -18,7 +18,7 @@ from boards.checksum import EMPTY, add, row_hash
 from boards.model import Outcome, Row, Status
 from boards.policies import make_rules
 from journal.ports import JournalStatus, Position
-from journal.records import BoardCreated, Entry, EpochStarted, HandedOver, Published, Record, Scored, Term, seal_entry
+from journal.records import BoardCreated, BoardRemoved, Entry, EpochStarted, HandedOver, Published, Record, Scored, Term, seal_entry
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.memory import MemoryLedger
 from ledger.ports import ChecksumMismatch, Ledger, LedgerCorrupt, LedgerGap, LedgerUnavailable
@@ -450,6 +450,22 @@ def test_what_another_process_applies_is_noticed(tmp_path: Path) -> None:
     ledger.apply(STORY)
     assert everything(ledger) == everything(model)
     ledger.close()
+
+
+def test_keys_of_a_board_that_another_process_has_made_again_are_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A zombie has removed a board, and has keys of it left. 2. All is folded anew elsewhere, up to before that. 3. It goes on."""
+    monkeypatch.setattr("ledger.lmdb_ledger._DELETES", 1)
+    zombie = LmdbLedger(tmp_path, map_size=SMALL, boot="boot-1")
+    zombie.apply(STORY)
+    zombie.apply([seal_entry(2, 8, "x", [BoardRemoved(1, "op", 5)])])
+    with zombie.reader() as reader:
+        assert list(reader.content(1, b"", lambda player: True)), "keys are left"
+    assert elsewhere(tmp_path, "ledger.clear(); ledger.apply(STORY[:6]); ledger.close()") == 0
+    zombie.apply(STORY[6:])
+    model = MemoryLedger()
+    model.apply(STORY)
+    assert everything(zombie) == everything(model)
+    zombie.close()
 
 
 def test_close_of_one_process_does_not_vouch_for_another(tmp_path: Path) -> None:

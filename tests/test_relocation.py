@@ -1,6 +1,7 @@
 """Boards move from shard to shard while they are in use: nobody is counted twice or missed, and a kill loses nothing (I4, I7, I8, I11)."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -9,19 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 from inprocess_cluster import REGIONS, until
-from moving_boards import BOARD, SHARDS, Moving
+from moving_boards import BOARD, RULES, SHARDS, Moving
 
-from actors import exporting, relocating
+from actors import exporting, importing, relocating, relocation_changes
 from actors.messages import NoAuthority
 from boards.model import Layout, Submission
 from boards.slicing import slice_of
 from journal.records import BoardCreated, BoardRemoved, Imported, Record, Relocating, SliceClosed, SliceOpened, Switched
 
+#: Stories of random kills; `LAUREL_TEST_SEEDS` tells more of them.
+SEEDS = int(os.environ.get("LAUREL_TEST_SEEDS", "3"))
+
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy takes many chunks, and events come in between."""
+def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy takes many chunks, and events come in between. Whoever is dead is not waited for as long as in another continent."""
     monkeypatch.setattr(exporting, "THINGS", 7)
+    monkeypatch.setattr(importing, "ANSWER_S", 0.7)
+    for name, value in (("ORDER_S", 0.7), ("PAUSE_S", 1.5), ("REST_MS", 100), ("REST_MAX_MS", 800)):
+        monkeypatch.setattr(relocating, name, value)
 
 
 def tell(path: Path, story: Callable[[Moving], Awaitable[None]], *at: str, seed: int = 1) -> None:
@@ -85,7 +92,7 @@ def test_a_kill_at_any_step_loses_nothing_and_the_move_ends(tmp_path: Path, role
     tell(tmp_path, story)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_moves_go_on_whoever_is_killed_whenever(tmp_path: Path, seed: int) -> None:
     """1. The board moves again and again. 2. Meanwhile authorities die at random moments, and wires lose messages for a while."""
 
@@ -253,6 +260,58 @@ def test_sums_that_differ_sound_an_alarm_and_the_board_stays(tmp_path: Path, mon
         assert "20 rows" in m.relocation("eu/0")["alarm"]
         await m.arrived(m.layout)
         await m.settle()
+        await m.check()
+
+    tell(tmp_path, story)
+
+
+async def created_again(m: Moving) -> dict[str, Any]:
+    """The board is ordered from the shard that led it first, by whoever knows nothing of where it went."""
+    rules = {name: getattr(RULES, name) for name in ("policy", "direction", "ties", "publish_interval_ms")}
+    layout = {"number": 1, "shards": ["eu/0"]}
+    order = {"do": "create_board", "board": BOARD, "rules": rules, "layout": layout, "asked_by": "op"}
+    return await m.c[m.c.authorities("eu/0")[0]].operate("eu/0", order)
+
+
+def test_a_board_that_went_away_is_made_again_only_once_it_is_gone_from_where_it_went(tmp_path: Path) -> None:
+    """1. The board moves twice. 2. It is created where it was first: it lives. 3. It is removed. 4. It is created there: a new life."""
+
+    async def story(m: Moving) -> None:
+        await m.fill(5)
+        await m.move("eu/1")
+        await m.move("eu/2", "eu/1")
+        (state,) = m.states("us", "eu/2")
+        lead = m.c[m.c.authorities("eu/0")[0]]["eu/0"].actor
+        with pytest.raises(NoAuthority) as refused:
+            await lead.change(relocation_changes.give_up(BOARD, "", "op"))
+        assert refused.value.code == "moved"
+        assert (await created_again(m))["error"]["fields"]["code"] == "moved"
+        assert not any(m.states(region, "eu/0") for region in REGIONS)
+        assert (await m.order({"do": "remove_board", "incarnation": state.incarnation}))["ok"]
+        await until(lambda: not any(m.states(region, shard) for region in REGIONS for shard in SHARDS), "it is gone")
+        assert (await created_again(m))["created"] is True
+        assert (await created_again(m))["created"] is False
+        await until(lambda: all(m.states(region, "eu/0") for region in REGIONS), "it is there")
+        assert m.states("ap", "eu/0")[0].incarnation != state.incarnation
+
+    tell(tmp_path, story)
+
+
+def test_a_move_is_given_up_also_where_shards_have_become_local_meanwhile(tmp_path: Path) -> None:
+    """1. A move waits for one target. 2. The configuration makes the other target, and the source, `local`. 3. It is given up."""
+
+    async def story(m: Moving) -> None:
+        await m.fill(10)
+        away(m, "eu/2")
+        await m.begin("eu/1", "eu/2")
+        await until(lambda: m.states("eu", "eu/1"), "the first one is being filled")
+        m.c.come_back(*REGIONS, shards=("eu/2",))
+        await m.c.all_authorities()
+        for region in REGIONS:
+            for shard in SHARDS:
+                m.c[region][shard].actor._epoch_mode = "local"
+        assert (await m.order({"do": "abort_relocation"}))["giving_up"] is True
+        await m.arrived(m.layout)
         await m.check()
 
     tell(tmp_path, story)

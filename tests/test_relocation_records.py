@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,9 @@ import pytest
 from actors import board_changes, exporting, relocation_changes
 from actors.board_changes import Draft, Result, Slice
 from actors.exporting import Chunk, Wanted, decode_chunk
+from actors.importing import Importing
 from actors.messages import NoAuthority, NotServing, Unanswered, UnknownBoard
+from actors.relocating import BEHIND, Relocation
 from boards.model import Layout, Row, Submission
 from boards.policies import make_rules
 from boards.slicing import slice_of
@@ -22,7 +25,7 @@ from ledger import lmdb_ledger
 from ledger.lmdb_ledger import LmdbLedger
 from ledger.memory import MemoryLedger
 from ledger.pending import Pending
-from ledger.ports import BoardState, Ledger, Saved
+from ledger.ports import BoardState, Ledger, Saved, SliceImport
 
 BOARD, LIFE = "g:m:S1:x", "i1"
 RULES = make_rules("cumulative")
@@ -189,10 +192,10 @@ def test_an_opening_that_comes_late_opens_nothing_but_what_it_is_about(shard: Sh
     shard.create()
     first = shard.do(close()).offset
     second = shard.do(close(above=first)).offset
-    assert shard.do(open_again(first)) == second
+    assert shard.do(open_again(first)).closed_at == second
     assert shard.state().phase == "closed"
-    assert shard.do(open_again(second)) == 0
-    assert shard.do(open_again(second)) == 0
+    assert shard.do(open_again(second)).closed_at == 0
+    assert shard.do(open_again(second)).closed_at == 0
     assert shard.state().phase == "open"
 
 
@@ -454,3 +457,60 @@ def test_a_slice_that_was_removed_before_it_was_there_is_not_made_by_a_mark_that
     assert shard.do(remove) is False
     late = board_changes.mark(part(Layout(1, ("a/1", "a/0")), 1), generation=1, lead_epoch=1, keeps=0)
     assert shard.refused(late, UnknownBoard) == "unknown_board"
+
+
+# -- the target ---------------------------------------------------------------------------------------------------------
+
+
+class QuietLinks:
+    """Sources that have nothing new."""
+
+    async def operate(self, _region: str, _shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"ok": True, "chunk": msgspec.msgpack.encode(exporting.Chunk([], [], None, order["after"]))}
+
+
+def test_a_target_heeds_the_newest_lead_and_keeps_nothing_of_slices_that_it_has_filled() -> None:
+    state = SimpleNamespace(number=7, phase="importing", imports=(SliceImport(0, None, 5),), checksum=0, count=0)
+
+    async def change(_decide: object, **_: object) -> Any:
+        return state
+
+    async def story() -> None:
+        writer: Any = SimpleNamespace(accepting=True, pending=SimpleNamespace(numbered=lambda _: state), change=change)
+        running: list[asyncio.Task[None]] = []
+
+        def spawn(work: Any) -> None:
+            running.append(asyncio.get_running_loop().create_task(work))
+
+        links: Any = QuietLinks()
+        importing = Importing(region="eu", regions=("eu", "us"), writer=writer, links=links, spawn=spawn)
+
+        async def fill(lead_epoch: int) -> dict[str, Any]:
+            wanted = part(Layout(2, ("a/1",)), 0)
+            return await importing.fill(wanted, ("a/0",), 1, lead_epoch=lead_epoch, boundaries=(), wait_ms=0, known=(9,))
+
+        assert (await fill(3))["phase"] == "importing"
+        with pytest.raises(NoAuthority):
+            await fill(2)
+        state.phase = "open"
+        await asyncio.gather(*running)
+        assert await fill(2) == {"phase": "open"}
+        assert len(running) == 1
+        assert importing._filling == {}
+
+    asyncio.run(story())
+
+
+def test_sources_are_not_closed_while_a_target_reads_them_where_their_newest_entries_have_not_come() -> None:
+    """The region that it reads in knows of no entry that is missing; the source's authority does."""
+    state: Any = SimpleNamespace(number=1, board_id=BOARD, layout=None, target=Layout(2, ("a/1",)))
+    move = Relocation(state, shard="a/0", writer=None, order=None, monotonic_ms=lambda: 0)  # type: ignore[arg-type]
+    progress = {"sources": [{"copied": True, "replayed": 500, "behind": 0}]}
+    assert move._nearly_there(progress)
+    move._committed = [500 + BEHIND + 1]
+    assert not move._nearly_there(progress)
+    move._committed = [500 + BEHIND]
+    assert move._nearly_there(progress)
+    assert not move._nearly_there({"sources": [{"copied": True, "replayed": 500, "behind": None}]})
+    assert not move._nearly_there(None)

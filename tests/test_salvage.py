@@ -164,6 +164,16 @@ def test_a_board_is_there_with_the_same_rules_or_missing() -> None:
         assert (board.there, board.obstacle) == (there, "")
 
 
+def test_a_board_that_was_removed_meanwhile_is_not_brought_back() -> None:
+    batches = cut((3, 8, [created(4, DUEL)]), (3, 9, [scored(board=4)]))
+    orphans = salvage.sort_out(batches, {}, lambda board_id: board_id == DUEL)
+    assert [(board.there, board.obstacle) for board in orphans.boards] == [(False, "removed")]
+    assert [event.obstacle for event in orphans.events] == ["removed"]
+    assert salvage.finding(orphans.events[0], None) == Finding("operator", code="removed")
+    (here,) = salvage.sort_out(batches, {9: Known(DUEL, BEST, 900)}, lambda _: False).boards
+    assert (here.there, here.obstacle) == (True, "")
+
+
 # What became of it
 
 

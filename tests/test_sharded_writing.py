@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from inprocess_cluster import Cluster, until
 from inprocess_region import Region
 from watched_log import Sent
 
+from actors import board_changes
 from actors.board_changes import Slice
+from actors.messages import NoAuthority
+from actors.writing import MUCH, Writer
 from boards.comparator import sort_key
 from boards.model import Layout, Outcome, Row
 from boards.policies import make_rules
 from boards.slicing import slice_of
+from journal.ports import Position
 from journal.records import BoardCreated, Manifest, Marked, Record, open_entry
 
 BOARD = "arena:wide:S1:all"
@@ -264,3 +269,76 @@ def test_a_late_order_of_a_life_that_is_gone_makes_nothing(tmp_path: Path) -> No
             assert len(records(cluster, "eu/1", BoardCreated)) == made
 
     asyncio.run(story())
+
+
+def test_a_deposed_authority_repeats_no_mark_of_a_slice_that_rests(tmp_path: Path) -> None:
+    """1. A slice rests. 2. Its authority is cut off, and another region takes the shard. 3. The old one is asked for a mark.
+
+    What the other one has acknowledged since is not in that mark: as an answer it would date a generation that lacks it.
+    """
+
+    async def story() -> None:
+        async with wide(tmp_path) as cluster:
+            await begun(cluster)
+            await shown(cluster, await write(cluster, 30))
+            old = cluster["eu"]["eu/1"].actor
+            state = old.ledger.board(BOARD)
+            assert state is not None
+            assert not state.unpublished
+            wanted = Slice(BOARD, state.incarnation, RULES, Layout(1, SHARDS), 1, "x", 1)
+            order = board_changes.mark(wanted, generation=state.generation + 1, lead_epoch=state.lead_epoch, keeps=0)
+            assert await old.change(order, last=True, committed=True) == state.mark
+            cluster.isolate("eu")
+            await cluster["us"]["eu/1"].actor.moving.activate("forced", "operator", None, timeout_s=3.0)
+            assert old.writer is not None, "it has not heard of it"
+            with pytest.raises(NoAuthority):
+                await old.change(order, last=True, committed=True)
+            cluster.heal()
+            await cluster.authority("us", shard="eu/1")
+            await cluster.check()
+
+    asyncio.run(story())
+
+
+def test_what_rests_is_marked_without_waiting_for_a_heartbeat_and_without_an_entry(tmp_path: Path) -> None:
+    """Here no heartbeat ever comes by itself. Several that ask at once are confirmed together."""
+
+    async def story() -> None:
+        async with wide(tmp_path) as cluster:
+            await begun(cluster)
+            await shown(cluster, await write(cluster, 30))
+            actor = cluster["eu"]["eu/1"].actor
+            state, replication, tail = actor.ledger.board(BOARD), actor.state.replication, actor.state.tail
+            assert state is not None
+            assert replication is not None
+            replication.heartbeat_ms = 10**9
+            wanted = Slice(BOARD, state.incarnation, RULES, Layout(1, SHARDS), 1, "x", 1)
+            order = board_changes.mark(wanted, generation=state.generation + 1, lead_epoch=state.lead_epoch, keeps=0)
+            for _ in range(5):
+                marks = await asyncio.gather(*(actor.change(order, last=True, committed=True) for _ in range(3)))
+                assert marks == [state.mark] * 3
+            assert actor.state.tail == tail
+
+    asyncio.run(story())
+
+
+def test_a_writer_remembers_only_boards_that_have_to_wait_for_their_next_generation() -> None:
+    unused: Any = None
+    writer = Writer(
+        shard="s",
+        epoch=1,
+        tail=Position(1, 1),
+        ledger=unused,
+        pending=unused,
+        limits=unused,
+        waiters=unused,
+        append=unused,
+        wall_ms=unused,
+        monotonic_ms=unused,
+        new_id=unused,
+        heard=unused,
+    )
+    for now in range(20 * MUCH):
+        writer._publish_again(number=now, now_ms=now, at_ms=now + 10)
+        assert len(writer.not_before_ms) <= MUCH
+        assert all(writer.not_before_ms[number] == number + 10 for number in range(max(0, now - 9), now + 1))
