@@ -1,12 +1,12 @@
 """The rank index of one board: takes the changes of a generation, gives the next immutable view.
 
-Shape: a sorted base below a short stack of deltas whose sizes fall geometrically (`boards.runs`). A batch becomes a small
-delta; deltas of one size class merge; when the lowest has become large, a new base is made of all. What would take long is
-done in a thread, on runs that no longer change, and put in the place of those runs when it is done: a position in the one is
-the same position in the other. Views already handed out keep the runs they stand on.
+A small board is a list of rows (`boards.small`). Any other is a sorted base below a short stack of deltas whose sizes fall
+geometrically (`boards.runs`). A batch becomes a small delta; deltas of one size class merge; when the lowest has become large, a new base
+is made of all. What would take long is done in a thread, on runs that no longer change, and put in the place of those runs when
+it is done: a position in the one is the same position in the other. Views already handed out keep the runs they stand on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -17,11 +17,14 @@ from boards.model import Direction, Ranking
 from boards.players import Players, words_of
 from boards.rows import Ints, Order, Rows, Wanted, display_order, narrow
 from boards.runs import Base, Delta, Run, compacted, deltas_of, folded
+from boards.small import Row, Small, SmallView, check_id, check_number, prefix_of
 from boards.views import Found, Key, Placed, View
 
 __all__ = ["Batch", "Change", "Found", "Kept", "Key", "Placed", "RankIndex", "View"]
 
-#: Boards up to this size are copied whole for each view: cheaper than a delta, and hardly larger.
+#: Players up to which a board is small. One that grew beyond stays with columns, also if it shrinks again.
+SMALL_UP_TO: Final = 4096
+#: Boards of columns up to this size are copied whole for each view: cheaper than a delta, and hardly larger.
 _COPIED_WHOLE: Final = 256
 #: Rows of the lowest size class, and the factor from one class to the next.
 _CLASS_ROWS: Final = 256
@@ -36,6 +39,8 @@ _STACK_AT_MOST: Final = 12
 _COMPILED_FROM: Final = 50_000
 #: Slots of departed players that are kept for as long as they do not outnumber the present ones by this.
 _SPARE_SLOTS: Final = 1024
+
+_MOMENTS_DIFFER: Final = "this index was promised that tie_ms is achieved_ms in every change"
 
 
 class Change(NamedTuple):
@@ -95,8 +100,21 @@ def _size_class(rows: int) -> int:
 class RankIndex:
     """Owns the newest view. One thread at a time may freeze and ask for rows; views are read from anywhere."""
 
+    __slots__ = (
+        "_executor", "_inactive", "_job", "_order", "_own_executor", "_run",
+        "_small", "_small_up_to", "_tie_is_achieved", "_unranked", "view",
+    )  # fmt: skip
+
     #: The newest view; empty at first.
     view: View
+    #: The rows while the board is small, None from then on.
+    _small: Small | None
+    #: Players whose newest row is not ranked, while the board is small.
+    _unranked: dict[str, Kept]
+    #: The rows once the board is not small any more, until then unset.
+    _run: Run
+    #: By slot: players whose newest row is not ranked, once the board is not small any more.
+    _inactive: dict[int, Kept]
 
     def __init__(
         self,
@@ -106,25 +124,26 @@ class RankIndex:
         secondary: Direction | None = None,
         tie_is_achieved: bool = False,
         executor: Executor | None = None,
+        small_up_to: int | None = None,
     ) -> None:
         """`tie_is_achieved`: every change says the same moment for both, so that one column is enough.
 
         `executor` runs what is done in the background, one thing at a time; without one, a board that has become large
-        starts a thread of its own. What the views answer does not depend on when it is done.
+        starts a thread of its own. What the views answer does not depend on when it is done, nor on `small_up_to`, the number
+        of players beyond which rows are kept as columns, `SMALL_UP_TO` by default.
         """
         self._order = Order(direction, secondary, ranking)
         self._tie_is_achieved = tie_is_achieved
         self._executor, self._own_executor = executor, False
         self._job: _Job | None = None
-        self._run: Run = Base(Rows.empty(second=secondary is not None, achieved=not tie_is_achieved), Players())
-        #: By slot: players whose newest row is not ranked.
-        self._inactive: dict[int, Kept] = {}
-        self.view = View(self._run, self._order)
+        self._small, self._small_up_to = Small.of(()), SMALL_UP_TO if small_up_to is None else small_up_to
+        self._unranked, self._inactive = {}, {}
+        self.view = SmallView(self._small, self._order)
 
     @property
     def nbytes(self) -> int:
         """Of the newest view and the table of ids; what only older views keep alive is not in it."""
-        return self.view.nbytes + self._run.players.nbytes
+        return self.view.nbytes + (self._run.players.nbytes if self._small is None else 0)
 
     @property
     def busy(self) -> bool:
@@ -144,6 +163,8 @@ class RankIndex:
 
     def rows(self, player_ids: Sequence[str]) -> list[Kept | None]:
         """One answer for each id, see `row`."""
+        if self._small is not None:
+            return [self._kept(player_id, self._small) for player_id in player_ids]
         slots = compiled.find_words(self._run.players, words_of(player_ids))
         at, rows = compiled.find(self._run, slots)
         second = np.zeros_like(rows.key) if rows.second is None else self._order.second_of(rows.second)
@@ -170,22 +191,95 @@ class RankIndex:
         leaving = {change.player_id: change for change in inactive}
         for player_id in (*removed, *leaving):
             latest.pop(player_id, None)
+        if self._small is not None and self._stays_small(self._small, latest):
+            return self._apply_small(self._small, latest.values(), removed, leaving.values())
         return self._apply(Batch.of(list(latest.values())), removed, list(leaving.values()))
 
     def freeze_columns(self, batch: Batch) -> View:
         """See `freeze`. Raises ValueError if a player is in the batch twice."""
         if len(set(batch.player_ids)) < len(batch.player_ids):
             raise ValueError("a player may be only once in a batch of columns")
+        if self._small is not None and self._stays_small(self._small, batch.player_ids):
+            value, second, tie, achieved, version = (column.tolist() for column in batch[1:])
+            return self._apply_small(self._small, map(Change, batch.player_ids, value, tie, achieved, version, second), (), ())
         return self._apply(batch, (), ())
+
+    def _kept(self, player_id: str, small: Small) -> Kept | None:
+        row = small.find(player_id)
+        if row is None:
+            return self._unranked.get(player_id)
+        key, second, tie, _, achieved, version = row
+        direction, secondary, _ = self._order
+        return Kept(~key if direction == "higher" else key, ~second if secondary == "higher" else second, tie, achieved, version, True)
+
+    def _off_board(self, row: Change) -> Kept:
+        second = 0 if self._order.secondary is None else row.second
+        return Kept(row.value, second, row.tie_ms, row.achieved_ms, row.version, False)
+
+    def _stays_small(self, small: Small, ids: Collection[str]) -> bool:
+        """Whether these players, who are distinct, can be on the board too."""
+        if len(ids) > self._small_up_to:
+            return False
+        room = self._small_up_to - small.total
+        return len(ids) <= room or sum(small.find(player_id) is None for player_id in ids) <= room
+
+    def _row(self, change: Change) -> Row:
+        """Raises OverflowError and ValueError as `freeze`."""
+        player_id, value, tie, achieved, version, second = change
+        for number in (tie, achieved, version):
+            check_number(number)
+        if self._tie_is_achieved and tie != achieved:
+            raise ValueError(_MOMENTS_DIFFER)
+        check_id(player_id)
+        # One object is enough where both moments are the same.
+        return *prefix_of(self._order, value, second), tie, player_id, tie if tie == achieved else achieved, version
+
+    def _apply_small(self, small: Small, changes: Iterable[Change], removed: Sequence[str], inactive: Collection[Change]) -> View:
+        """See `_apply`."""
+        rows = [self._row(change) for change in changes]
+        for change in inactive:
+            self._row(change)
+        self._small = small.changed(rows, (*removed, *(change.player_id for change in inactive)))
+        if self._unranked:
+            for player_id in (*removed, *(row[3] for row in rows)):
+                self._unranked.pop(player_id, None)
+        for change in inactive:
+            self._unranked[change.player_id] = self._off_board(change)
+        if self._small is not small:
+            self.view = SmallView(self._small, self._order)
+        return self.view
+
+    def _widen(self, small: Small) -> None:
+        """Have the rows in columns from here on. The newest view stays what it is."""
+        rows, players = list(small), Players(small.total + len(self._unranked))
+        key, second, tie, names, achieved, version = zip(*rows, strict=True) if rows else ((),) * 6
+        slots = players.admit(names)
+        benched = players.admit(list(self._unranked)).tolist()
+        columns = [np.array(column, dtype=np.int64) for column in (key, second, tie, achieved, version)]
+        self._run = Base(
+            Rows(
+                columns[0],
+                None if self._order.secondary is None else columns[1],
+                columns[2],
+                slots.astype(np.int32),
+                None if self._tie_is_achieved else columns[3],
+                narrow(columns[4]),
+            ),
+            players,
+        )
+        self._inactive = dict(zip(benched, self._unranked.values(), strict=True))
+        self._small, self._unranked = None, {}
 
     def _apply(self, batch: Batch, removed: Sequence[str], inactive: Sequence[Change]) -> View:
         """Of distinct players, none of whom is both in the batch and leaving."""
         benched = Batch.of(inactive)
         if self._tie_is_achieved and not all(np.array_equal(rows.tie_ms, rows.achieved_ms) for rows in (batch, benched)):
-            raise ValueError("this index was promised that tie_ms is achieved_ms in every change")
+            raise ValueError(_MOMENTS_DIFFER)
         self.settle()
+        if self._small is not None:
+            self._widen(self._small)
         players = self._run.players
-        leaving = players.find(list(dict.fromkeys(removed)))
+        leaving = players.find(list(dict.fromkeys(removed))) if removed else np.empty(0, dtype=np.int64)
         words = words_of((*batch.player_ids, *benched.player_ids))
         slots = players.admit_words(words, compiled.find_words(players, words))
         slots, benched_slots = slots[: len(batch.player_ids)], slots[len(batch.player_ids) :]
@@ -201,8 +295,7 @@ class RankIndex:
             for slot in (*slots.tolist(), *leaving.tolist()):
                 self._inactive.pop(slot, None)
         for slot, row in zip(benched_slots.tolist(), inactive, strict=True):
-            second = 0 if self._order.secondary is None else row.second
-            self._inactive[slot] = Kept(row.value, second, row.tie_ms, row.achieved_ms, row.version, False)
+            self._inactive[slot] = self._off_board(row)
         gone, added = self._effective(added, np.concatenate((leaving, benched_slots)))
         if gone.size or len(added):
             self._run = self._settled(self._delta(gone, added))
@@ -254,11 +347,12 @@ class RankIndex:
     def compact(self) -> None:
         """Have all rows in one base now, as after a bulk load: O(n), by whoever calls. Answers stay what they were."""
         self.settle(wait=True)
+        if self._small is not None:
+            return
         top = self._run
         if isinstance(top, Delta):
             self._run = self._replaced(top, top, *_rebuilt(top, True, self._departed(top)))
-            if self.view.run is top:
-                self.view.run = self._run
+            self._show_instead_of(top)
 
     def _background(self) -> Executor:
         if self._executor is None:
@@ -283,7 +377,11 @@ class RankIndex:
         self._job = None
         rebuilt, renumbered = job.done.result()
         top, self._run = self._run, self._replaced(self._run, job.run, rebuilt, renumbered)
-        if self.view.run is top:
+        self._show_instead_of(top)
+
+    def _show_instead_of(self, top: Run) -> None:
+        """Point the newest view to the rows as they are kept now, if `top` is what it shows."""
+        if not isinstance(self.view, SmallView) and self.view.run is top:
             self.view.run = self._run
 
     def _replaced(self, top: Run, former: Run, rebuilt: Run, renumbered: Ints | None) -> Run:

@@ -12,6 +12,7 @@ import numpy as np
 
 from boards.players import words_of
 from boards.rows import Ints, Order
+from boards.small import SmallView
 from boards.views import Found, Key, Keys, Placed, View, keys_in_columns, placed_of, sort_key
 
 
@@ -25,7 +26,7 @@ class MergedView:
         ValueError: there is no view, their rules differ, or ranks are dense over several slices: those cannot be summed.
     """
 
-    __slots__ = ("_views", "order", "total")
+    __slots__ = ("_small", "_views", "order", "total")
 
     #: Players in all slices.
     total: int
@@ -35,6 +36,8 @@ class MergedView:
         if not views:
             raise ValueError("a merged view needs at least one view")
         self._views = tuple(views)
+        #: All slices are small: then questions are put one by one, without columns.
+        self._small = all(isinstance(view, SmallView) for view in views)
         self.order = views[0].order
         self.total = sum(view.total for view in views)
         if any(view.order != self.order for view in views):
@@ -55,6 +58,8 @@ class MergedView:
         """See `View.places`."""
         if len(self._views) == 1:
             return self._views[0].places(player_ids)
+        if self._small:
+            return list(map(self.place, player_ids))
         out: list[Placed | None] = [None] * len(player_ids)
         at = np.full(len(player_ids), -1)
         words = words_of(player_ids)
@@ -149,8 +154,12 @@ class MergedView:
 
     def _elsewhere(self, keys: Sequence[Key], but: View | None) -> tuple[Ints, Ints]:
         """Counts in all slices except one."""
-        columns = keys_in_columns(keys)
-        counts = [view.count_columns(columns) for view in self._views if view is not but]
+        views = [view for view in self._views if view is not but]
+        if self._small:
+            counts = [view.counts(keys) for view in views]
+        else:
+            columns = keys_in_columns(keys)
+            counts = [view.count_columns(columns) for view in views]
         nothing = np.zeros(len(keys), dtype=np.int64)
         return sum((better for better, _ in counts), nothing), sum((ahead for _, ahead in counts), nothing)
 

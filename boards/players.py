@@ -244,6 +244,11 @@ class Players:
 
     def find_words(self, words: Words) -> Slots:
         """See `find`."""
+        if words.shape[0] == 1:
+            one = words[0].tolist()
+            while one and not one[-1]:
+                one.pop()
+            return np.array([self._find_one(one)])
         return self._find(words, hashes_of(words))
 
     def find_one(self, player_id: str) -> int:
@@ -252,7 +257,9 @@ class Players:
         if b"\0" in raw:
             raise ValueError("player ids may not hold the character U+0000")
         raw += bytes(-len(raw) % 8)
-        words = [int.from_bytes(raw[i : i + 8], "big") for i in range(0, len(raw), 8)]
+        return self._find_one([int.from_bytes(raw[i : i + 8], "big") for i in range(0, len(raw), 8)])
+
+    def _find_one(self, words: Sequence[int]) -> int:
         hashed = hash_of(words)
         for table in self._tables:
             if table is None:
@@ -297,6 +304,10 @@ class Players:
 
     def words(self, slots: Slots) -> Words:
         """The words of the slots' ids, one row each, padded."""
+        if slots.size == 1:
+            slot = int(slots[0])
+            one = [self._words.get(at) for at in range(self._starts.get(slot), self._starts.get(slot + 1))]
+            return np.array([one or [0]], dtype=np.uint64)
         slots = slots.astype(np.int64, copy=False)
         start, end = self._starts.take(slots).astype(np.int64), self._starts.take(slots + 1).astype(np.int64)
         lengths = end - start

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+import boards.index as index_module
 from boards.index import Change, Placed, RankIndex, View
 from boards.merging import MergedView
 from boards.model import Direction, Ranking
@@ -18,6 +19,12 @@ def crowd(count: int, values: int, seed: int, second: bool = False) -> list[Chan
     return [
         Change(f"p{i}", rng.randrange(-values, values), rng.randrange(3), i, 1, rng.randrange(-2, 2) if second else 0) for i in range(count)
     ]
+
+
+#: Boards of columns, small ones, and slices of both kinds.
+@pytest.fixture(params=[0, 8, 4096], autouse=True)
+def small_up_to(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "SMALL_UP_TO", request.param)
 
 
 def view_of(changes: Sequence[Change], ranking: Ranking, direction: Direction = "higher", secondary: Direction | None = None) -> View:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 import boards.index as index_module
-from boards.index import Batch, Change, Placed, RankIndex, View
+from boards.index import SMALL_UP_TO, Batch, Change, Placed, RankIndex, View
 from boards.model import VALUE_MAX, VALUE_MIN, Direction, Ranking
 
 DIRECTIONS: tuple[Direction, ...] = ("higher", "lower")
@@ -59,6 +59,12 @@ def assert_answers(generation: Generation, direction: Direction, ranking: Rankin
 
 def scores(**values: int) -> list[Change]:
     return [Change(player_id, value, 0, 0, 1) for player_id, value in values.items()]
+
+
+@pytest.fixture(params=[0, SMALL_UP_TO], ids=["columns", "small"], autouse=True)
+def small_up_to(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every claim holds for boards of columns and for small ones; those beyond the bound are of columns in any case."""
+    monkeypatch.setattr(index_module, "SMALL_UP_TO", request.param)
 
 
 def index_of(batch: Sequence[Change], direction: Direction = "higher", ranking: Ranking = "competition") -> RankIndex:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import boards.index as index_module
 import boards.players as players_module
 import boards.runs as runs_module
+import boards.small as small_module
 from boards import comparator, compiled
 from boards.index import Change, Kept, Placed, RankIndex, View
 from boards.merging import MergedView
@@ -146,7 +147,10 @@ keys = st.builds(Key, values, seconds, moments, st.one_of(players, st.just("nobo
 
 
 class AgainstSortedList(RuleBasedStateMachine):
-    """Every bound is shrunk, so that a few dozen players pass through every kind of merge, growth and compaction."""
+    """Every bound is shrunk, so that a few dozen players pass through every kind of merge, growth and compaction. Rows are in columns."""
+
+    #: Players up to which a board is small, one of these in each run.
+    bounds: tuple[int, ...] = (0,)
 
     @initialize(
         model=st.builds(Model, st.sampled_from(DIRECTIONS), st.sampled_from(SECONDARIES), st.sampled_from(RANKINGS)),
@@ -159,6 +163,8 @@ class AgainstSortedList(RuleBasedStateMachine):
         bits=st.sampled_from([3, 22]),
         one_moment=st.booleans(),
         kernels=st.booleans(),
+        small=st.integers(0, 3),
+        piece_bits=st.sampled_from([1, 2, 7]),
     )
     def begin(
         self,
@@ -172,6 +178,8 @@ class AgainstSortedList(RuleBasedStateMachine):
         bits: int,
         one_moment: bool,
         kernels: bool,
+        small: int,
+        piece_bits: int,
     ) -> None:
         assert compiled.load(), compiled.reason
         self.patch = pytest.MonkeyPatch()
@@ -191,6 +199,9 @@ class AgainstSortedList(RuleBasedStateMachine):
         self.patch.setattr(players_module, "_CHUNK_BITS", bits)
         self.patch.setattr(players_module, "_MOVED_AT_LEAST", 1)
         self.patch.setattr(players_module, "_PIECE", 2 * chunk)
+        self.patch.setattr(small_module, "_PIECE_BITS", piece_bits)
+        self.patch.setattr(small_module, "_SPARE_SLOTS", spare)
+        self.small_up_to = self.bounds[small % len(self.bounds)]
         self.model, self.one_moment, self.background = model, one_moment, ByHand()
         self.index = self.new_index()
         self.slices = [] if model.ranking == "dense" else [self.new_index() for _ in range(3)]
@@ -202,7 +213,12 @@ class AgainstSortedList(RuleBasedStateMachine):
     def new_index(self) -> RankIndex:
         direction, secondary, ranking = self.model
         return RankIndex(
-            direction=direction, ranking=ranking, secondary=secondary, tie_is_achieved=self.one_moment, executor=self.background
+            direction=direction,
+            ranking=ranking,
+            secondary=secondary,
+            tie_is_achieved=self.one_moment,
+            executor=self.background,
+            small_up_to=self.small_up_to,
         )
 
     def fitting(self, change: Change) -> Change:
@@ -329,10 +345,18 @@ class AgainstSortedList(RuleBasedStateMachine):
             self.patch.undo()
 
 
-AgainstSortedList.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+class SmallAgainstSortedList(AgainstSortedList):
+    """The same with boards that begin small, and outgrow that at once, later or never."""
+
+    bounds = (2, 9, 25, 4096)
+
+
+for machine in (AgainstSortedList, SmallAgainstSortedList):
+    machine.TestCase.settings = settings(
+        max_examples=60,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 TestIndexAgainstSortedList = AgainstSortedList.TestCase
+TestSmallIndexAgainstSortedList = SmallAgainstSortedList.TestCase
