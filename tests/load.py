@@ -69,7 +69,7 @@ class Load:
     """One game server and one watcher a region, from `with` to its end. `name` makes players and events its own."""
 
     def __init__(
-        self, cluster: Any, total_board: str, best_board: str, spread_board: str, name: str, *, pause_s: float = 0.045, players: int = 6
+        self, cluster: Any, total_board: str, best_board: str, spread_board: str, name: str, *, pause_s: float = 0.1, players: int = 6
     ) -> None:
         self.book = Book()
         self.watchers = {region: Watcher(cluster.http(region, None), (total_board, spread_board)) for region in cluster.regions}
