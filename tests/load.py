@@ -116,11 +116,11 @@ class Load:
                 self.book.failures.append(f"{region}: {error!r}")
 
     def _batches(self, region: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Two events a batch: two batches with deltas, one with scores that mostly rise, one with deltas for players in several shards."""
+        """Two events a batch: two batches with deltas, one with scores that mostly rise; and one of an event for each of several shards."""
         for number in itertools.count():
             board = (self._total, self._total, self._best, self._spread)[number % 4]
             gain = {"value": number * 10 + (number * 7919) % 40} if board == self._best else {"delta": 1}
-            ids = (f"{self._name}-{region}-{number}-{i}" for i in range(2))
+            ids = (f"{self._name}-{region}-{number}-{i}" for i in range(SLICES if board == self._spread else 2))
             yield (
                 board,
                 [
