@@ -58,6 +58,7 @@ class Process:
         self._when_free: list[Callable[[], None]] = []
         self._persist_wanted = False
         self._persisted = 0
+        self._own_taken = 0
         self._last_beat = 0
         self._committed = 0
         self._reports: list[int] = []
@@ -144,7 +145,7 @@ class Process:
         own = state.replication is not None and state.tail.epoch == state.epoch
         if own and world.now - self._last_beat >= world.timing.heartbeat_ms:
             self._last_beat = world.now
-            self._persist()
+            self.persist()
         if state.lease is not None:
             world.lease_checked(self)
         if writer is not None and writer.due():
@@ -176,7 +177,10 @@ class Process:
                 if self.writer is not None:
                     self.writer.advance(offset)
                 if self._persisted < offset and not (self.writer is not None and self.writer.queue):
-                    self._persist()
+                    self.persist()
+            case e.Confirmed(number=number):
+                if self.writer is not None:
+                    self.writer.confirmed(number)
             case e.Probe():
                 for region in action.regions:
                     self.errands.probe(region, action.request, action.silence)
@@ -368,10 +372,11 @@ class Process:
         replication = self.state.replication
         committed = replication.committed if replication is not None else 0
         peers = replication.memories() if replication is not None else {}
+        request = self.state.requests()
 
         def came(answer: Any) -> None:
             if isinstance(answer, Accepted):
-                self._persisted = max(self._persisted, committed)
+                self._persisted, self._own_taken = max(self._persisted, committed), max(self._own_taken, request)
             self.busy = False
             heard(answer)
             self._free()
@@ -381,7 +386,7 @@ class Process:
 
     def own_appended(self, epoch: int, answer: Accepted | Refused | None) -> None:
         """The machine hears of an append to the own store."""
-        self.hear(e.OwnAppended(now_ms=self.now(), epoch=epoch, answer=answer))
+        self.hear(e.OwnAppended(now_ms=self.now(), epoch=epoch, answer=answer, request=self._own_taken))
 
     def _free(self) -> None:
         """Whoever waits for the own store goes on, one after the other."""
@@ -392,9 +397,9 @@ class Process:
             else:
                 do()
         if self._persist_wanted and not self.busy:
-            self._persist()
+            self.persist()
 
-    def _persist(self) -> None:
+    def persist(self) -> None:
         """Tell the own store what is committed; notices a raised fence too."""
         if self.busy:
             self._persist_wanted = True
@@ -404,10 +409,11 @@ class Process:
         if replication is None:
             return
         epoch, attempt, tail, committed, peers = state.epoch, state.attempt, state.tail, replication.committed, replication.memories()
+        request = state.requests()
 
         def came(answer: Any) -> None:
             if isinstance(answer, Accepted):
-                self._persisted = max(self._persisted, committed)
+                self._persisted, self._own_taken = max(self._persisted, committed), max(self._own_taken, request)
             self.busy = False
             self.own_appended(epoch, answer)
             if self.state.replication is replication and self._persisted < replication.committed:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from actors import board_changes
 from actors.board_changes import Change, Draft, Result
 from actors.messages import NoAuthority, SubmitResult, Unanswered
-from actors.waiting import CommitWaiters
+from actors.waiting import CommitWaiters, Deposed
 from boards.model import BoardRules, Layout, Outcome, Submission
+from failover import events as e
 from failover.acknowledging import Acknowledging
 from journal.ports import Accepted, Position
 from journal.records import Entry, HandedOver, Record, seal_entry
@@ -84,6 +85,8 @@ class Writer:
         self.waiters: CommitWaiters | None = None
         self.kept: dict[int, Kept] = {}
         self.waiting: list[Waiting] = []
+        #: Repeated marks that wait for a majority: those count that take more than the number.
+        self.confirming: list[tuple[int, asyncio.Future[None]]] = []
         #: Let go because of the lease, and not out yet.
         self.leaving: list[Waiting] = []
         self.accepting, self.over, self.growing = True, False, False
@@ -150,6 +153,9 @@ class Writer:
                 request.done.set_exception(refusal)
         if self.waiters is not None:
             self.waiters.depose()
+        for _, confirmation in self.confirming:
+            if not confirmation.done():
+                confirmation.set_exception(Deposed("the authority stepped down"))
         waiting, self.waiting = self.waiting, []
         for answer in waiting:
             if self.world.switches.answer_deposed:
@@ -315,7 +321,26 @@ class Writer:
             self.waiters = CommitWaiters(now_ms=self.process.now)
             self.waiters._acknowledging = self.acknowledging
         with self.process.loop.entered():
-            board_changes.decide(change, draft, self.waiters, CHANGE_S)
+            board_changes.decide(change, draft, self.waiters, CHANGE_S, self._confirm)
+
+    async def _confirm(self, timeout_s: float) -> None:
+        """See `actors.board_changes.Confirm`."""
+        if self.over:
+            raise Deposed("the authority stepped down")
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        above = self.process.state.requests.last
+        self.confirming.append((above, waiting))
+        self.process.hear(e.ConfirmAsked(now_ms=self.process.now(), epoch=self.epoch, above=above))
+        self.process.persist()
+        async with asyncio.timeout(timeout_s):
+            await waiting
+
+    def confirmed(self, number: int) -> None:
+        """A majority of the stores has taken what was sent with this number, or later."""
+        for above, waiting in self.confirming:
+            if above < number and not waiting.done():
+                waiting.set_result(None)
+        self.confirming = [(above, waiting) for above, waiting in self.confirming if not waiting.done()]
 
     def _closed(self, board: BoardState, event: Submission) -> NoAuthority | None:
         """Why this event is not taken here."""
