@@ -3,6 +3,7 @@
 An order is `{"do": ...}` with its fields; the answer has `ok`, or an `error` (`actors.messages.WireError`).
 """
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: How long one order may go on sending orphans again; the caller waits for 30 s.
 RESUBMIT_S = 20.0
+#: How long the removal of a board of several slices waits for them: so many looks of so many seconds.
+REMOVAL_LOOKS, REMOVAL_LOOK_S = 250, 0.02
 #: Orders about what this region's store holds.
 OF_THE_STORE = ("audits", "orphans", "resubmit_orphans", "sign_off_orphans", "export", "export_tail")
 
@@ -42,6 +45,15 @@ async def operate(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": msgspec.to_builtins(to_wire(silent))}
 
 
+async def _until_gone(actor: "ShardActor", board_id: str, incarnation: str) -> None:
+    """Let the other slices go first, for a while, so that the board can be made anew once the order is answered."""
+    for _ in range(REMOVAL_LOOKS):
+        here = [actor.ledger.numbered(number) for number in actor.ledger.numbers(board_id)]
+        if all(state is None or state.incarnation != incarnation for state in here):
+            return
+        await asyncio.sleep(REMOVAL_LOOK_S)
+
+
 async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
     match order["do"]:
         case "activate":
@@ -57,7 +69,9 @@ async def _carry_out(actor: "ShardActor", order: dict[str, Any]) -> dict[str, An
             life = await actor.change(board_changes.find_life(order["board"], order["incarnation"]), committed=True)
             return {"ok": True, "life": msgspec.to_builtins(life)}
         case "remove_board":
-            await actor.change(board_changes.remove(order["board"], order["incarnation"], order["asked_by"]), committed=True)
+            remove = board_changes.remove(order["board"], order["incarnation"], order["asked_by"])
+            if await actor.change(remove, committed=True):
+                await _until_gone(actor, order["board"], order["incarnation"])
             return {"ok": True}
         case "mark":
             wanted = msgspec.convert(order["slice"], Slice)
