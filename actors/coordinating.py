@@ -237,11 +237,11 @@ class Coordinating:
             return
         for slice_, shard in enumerate(board.layout.shards):
             if slice_ != board.slice:
-                await self.remove_slice(shard, board, board.layout_number)
+                await self._remove_slice(shard, board)
         decide = board_changes.remove_slice(board.board_id, board.incarnation, board.layout_number, "")
         await self.writer.change(decide, committed=True)
 
-    async def remove_slice(self, shard: str, board: BoardState, layout: int) -> None:
+    async def _remove_slice(self, shard: str, board: BoardState) -> None:
         """Idempotent."""
         assert board.layout is not None
         at = board.layout.shards.index(shard)
@@ -250,7 +250,7 @@ class Coordinating:
             "do": "remove_slice",
             "board": board.board_id,
             "incarnation": board.incarnation,
-            "layout": layout,
+            "layout": board.layout_number,
             "slice": msgspec.to_builtins(slice_),
             "asked_by": self.shard,
         }

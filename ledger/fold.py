@@ -204,6 +204,58 @@ def gone_after(before: Gone | None, board: BoardState) -> Gone:
     return Gone(board.incarnation, max(layout, before.layout), moved_to, before.earlier)
 
 
+class FromState:
+    """What every adapter answers from its state alone."""
+
+    _state: State
+
+    @property
+    def applied(self) -> Position:
+        """See `Ledger`."""
+        return self._state.applied
+
+    def boards(self) -> dict[int, BoardState]:
+        """See `Ledger`."""
+        return dict(self._state.boards)
+
+    def board(self, board_id: str) -> BoardState | None:
+        """See `Ledger`."""
+        return self._state.board(board_id)
+
+    def numbered(self, number: int) -> BoardState | None:
+        """See `Ledger`."""
+        return self._state.boards.get(number)
+
+    def numbers(self, board_id: str) -> tuple[int, ...]:
+        """See `Ledger`."""
+        return self._state.numbers(board_id)
+
+    @property
+    def highest(self) -> int:
+        """See `Ledger`."""
+        return self._state.highest
+
+    def gone(self, board_id: str) -> Gone | None:
+        """See `Ledger`."""
+        return self._state.gone_from_here(board_id)
+
+    def past(self, board_id: str) -> Gone | None:
+        """See `Ledger`."""
+        return self._state.past(board_id)
+
+    def coordinated(self) -> frozenset[int]:
+        """See `Ledger`."""
+        return frozenset(self._state.coordinated)
+
+    def unpublished(self) -> frozenset[int]:
+        """See `Ledger`."""
+        return frozenset(self._state.unpublished)
+
+    def agrees_with(self, status: JournalStatus) -> bool:
+        """See `Ledger`."""
+        return self._state.agrees_with(status)
+
+
 def serving(boards: Sequence[BoardState]) -> BoardState | None:
     """Of all that a shard holds of one board, what answers for it."""
     if len(boards) < 2:

@@ -28,9 +28,9 @@ import lmdb
 import msgspec
 
 from boards.model import BoardRules, Row
-from journal.ports import JournalStatus, Position
+from journal.ports import Position
 from journal.records import Entry, Record
-from ledger.fold import FORMAT, Changes, State, board_key, check_same_result, identity_key, row_key
+from ledger.fold import FORMAT, Changes, FromState, State, board_key, check_same_result, identity_key, row_key
 from ledger.ports import BoardState, Gone, Held, LedgerCorrupt, LedgerUnavailable, Saved
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -121,7 +121,7 @@ class LmdbReader:
                 found = cursor.next()
 
 
-class LmdbLedger:
+class LmdbLedger(FromState):
     """See `Ledger`. Owns the directory `path`; loses nothing with the process, everything unsynced with the machine."""
 
     def __init__(
@@ -160,11 +160,6 @@ class LmdbLedger:
             os.close(self._lock)
             raise
 
-    @property
-    def applied(self) -> Position:
-        """See `Ledger`."""
-        return self._state.applied
-
     def apply(self, entries: Sequence[Entry], decoded: Sequence[list[Record]] | None = None) -> None:
         """See `Ledger`. Cost: 4 to 8 µs a scored record in batches of 500; nothing waits for the disk."""
         if not entries:
@@ -195,47 +190,6 @@ class LmdbLedger:
         """See `Ledger`."""
         with self._env.begin(db=self._data, buffers=False) as txn:
             yield LmdbReader(txn, self._data, self._position(txn))
-
-    def boards(self) -> dict[int, BoardState]:
-        """See `Ledger`."""
-        return dict(self._state.boards)
-
-    def board(self, board_id: str) -> BoardState | None:
-        """See `Ledger`."""
-        return self._state.board(board_id)
-
-    def numbered(self, number: int) -> BoardState | None:
-        """See `Ledger`."""
-        return self._state.boards.get(number)
-
-    def numbers(self, board_id: str) -> tuple[int, ...]:
-        """See `Ledger`."""
-        return self._state.numbers(board_id)
-
-    @property
-    def highest(self) -> int:
-        """See `Ledger`."""
-        return self._state.highest
-
-    def gone(self, board_id: str) -> Gone | None:
-        """See `Ledger`."""
-        return self._state.gone_from_here(board_id)
-
-    def past(self, board_id: str) -> Gone | None:
-        """See `Ledger`."""
-        return self._state.past(board_id)
-
-    def coordinated(self) -> frozenset[int]:
-        """See `Ledger`."""
-        return frozenset(self._state.coordinated)
-
-    def unpublished(self) -> frozenset[int]:
-        """See `Ledger`."""
-        return frozenset(self._state.unpublished)
-
-    def agrees_with(self, status: JournalStatus) -> bool:
-        """See `Ledger`."""
-        return self._state.agrees_with(status)
 
     def clear(self) -> None:
         """See `Ledger`."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from boards.model import Row
-from journal.ports import JournalStatus, Position
+from journal.ports import Position
 from journal.records import Entry, Record
-from ledger.fold import State, board_key, check_same_result, identity_key, row_key
-from ledger.ports import BoardState, Gone, Held, Saved
+from ledger.fold import FromState, State, board_key, check_same_result, identity_key, row_key
+from ledger.ports import Held, Saved
 
 
 class MemoryReader:
@@ -45,7 +45,7 @@ class MemoryReader:
                 yield Held(key[4:], player_id, event.decode(), stored[key] if wanted(player_id) else None)
 
 
-class MemoryLedger:
+class MemoryLedger(FromState):
     """See `Ledger`. Loses everything with the process."""
 
     def __init__(self) -> None:
@@ -53,11 +53,6 @@ class MemoryLedger:
         self._rows: dict[bytes, Row] = {}
         self._saved: dict[bytes, Saved] = {}
         self._readers = 0
-
-    @property
-    def applied(self) -> Position:
-        """See `Ledger`."""
-        return self._state.applied
 
     def apply(self, entries: Sequence[Entry], decoded: Sequence[list[Record]] | None = None) -> None:
         """See `Ledger`."""
@@ -89,47 +84,6 @@ class MemoryLedger:
             yield MemoryReader(self._state.applied, self._rows, self._saved)
         finally:
             self._readers -= 1
-
-    def boards(self) -> dict[int, BoardState]:
-        """See `Ledger`."""
-        return dict(self._state.boards)
-
-    def board(self, board_id: str) -> BoardState | None:
-        """See `Ledger`."""
-        return self._state.board(board_id)
-
-    def numbered(self, number: int) -> BoardState | None:
-        """See `Ledger`."""
-        return self._state.boards.get(number)
-
-    def numbers(self, board_id: str) -> tuple[int, ...]:
-        """See `Ledger`."""
-        return self._state.numbers(board_id)
-
-    @property
-    def highest(self) -> int:
-        """See `Ledger`."""
-        return self._state.highest
-
-    def gone(self, board_id: str) -> Gone | None:
-        """See `Ledger`."""
-        return self._state.gone_from_here(board_id)
-
-    def past(self, board_id: str) -> Gone | None:
-        """See `Ledger`."""
-        return self._state.past(board_id)
-
-    def coordinated(self) -> frozenset[int]:
-        """See `Ledger`."""
-        return frozenset(self._state.coordinated)
-
-    def unpublished(self) -> frozenset[int]:
-        """See `Ledger`."""
-        return frozenset(self._state.unpublished)
-
-    def agrees_with(self, status: JournalStatus) -> bool:
-        """See `Ledger`."""
-        return self._state.agrees_with(status)
 
     def clear(self) -> None:
         """See `Ledger`."""
