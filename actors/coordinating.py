@@ -7,7 +7,7 @@ their refusals who they are; what it decides is in the journal, so another autho
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -61,7 +61,7 @@ class Owners:
 class Coordinating:
     """See the module docstring. `writer` is this epoch's; `spawn` runs a task beside the actor.
 
-    `own` takes orders for the own shard (default: over the links).
+    `near` takes orders for shards whose actors share this process (none: all go over the links).
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Coordinating:
         region: str,
         writer: Writer,
         links: Links,
-        own: Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None,
+        near: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]] | None = None,
         spawn: Callable[[Coroutine[Any, Any, Any]], None],
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
         self.shard, self.region, self.writer, self.links = shard, region, writer, links
         self._spawn, self._wall_ms, self._monotonic_ms = spawn, wall_ms, monotonic_ms
-        self._own = own or (lambda order: links.operate(region, shard, order))
+        self._near = near or {}
         self.owners = Owners(region)
         self._rounds: dict[int, Rounds] = {}
         #: Boards that are being removed by a task of this epoch, or have a manifest on its way.
@@ -264,8 +264,8 @@ class Coordinating:
             region = self.owners.owner(shard)
             try:
                 async with asyncio.timeout(timeout_s):
-                    to_itself = shard == self.shard
-                    reply = await (self._own(order) if to_itself else self.links.operate(region, shard, order))
+                    near = self._near.get(shard) if region == self.region else None
+                    reply = await (near(order) if near is not None else self.links.operate(region, shard, order))
             except TimeoutError:
                 reply = None
             if reply is None:

@@ -21,10 +21,10 @@ from ray.exceptions import RayError, RayTaskError
 
 from actors import orders
 from actors.gateway import GatewayActor
-from actors.messages import Answer, Ask, SubmitResult, Unanswered, WireError, to_wire
+from actors.messages import Answer, Ask, Batch, NoAuthority, SubmitResult, Unanswered, WireError, to_wire
 from actors.replica import News, ReplicaActor
 from actors.replica_pool import ReplicaPool
-from actors.shard import ShardActor, decode_submit
+from actors.shard import ShardActor, decode_several, decode_submit
 
 log = logging.getLogger("laurel.actors")
 
@@ -35,6 +35,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _asks = msgspec.msgpack.Decoder(list[Ask])
 _answers = msgspec.msgpack.Decoder(list[Answer | WireError])
 _news = msgspec.msgpack.Decoder(News)
+_parts = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
+_raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 #: Seconds after which a call to an actor of this region counts as unanswered.
 CALL_S = 8.0
@@ -85,39 +87,61 @@ def _spare_the_collector() -> None:
 
 
 class ShardWorker:
-    """`actors.shard.ShardActor` in a worker process."""
+    """One or more `actors.shard.ShardActor` in a worker process, by shard."""
 
     def __init__(self, factory: str, *arguments: Any) -> None:
-        self.actor: ShardActor = _make(factory, *arguments)
-        self.actor.start()
+        self.actors: dict[str, ShardActor] = _make(factory, *arguments)
+        for actor in self.actors.values():
+            actor.start()
 
-    async def submit(self, payload: bytes) -> bytes:
+    async def submit(self, shard: str, payload: bytes) -> bytes:
         """Joined requests (`actors.messages.Batch`) -> for each a list of results, or an error as a map."""
-        waiting: list[asyncio.Future[list[SubmitResult]] | WireError] = []
-        for batch in decode_submit(payload):
-            try:
-                waiting.append(self.actor.submit_later(batch))
-            except Unanswered as error:
-                waiting.append(to_wire(error))
-        replies: list[list[SubmitResult] | WireError] = []
-        for answer in waiting:
-            try:
-                replies.append(answer if isinstance(answer, WireError) else await answer)
-            except Unanswered as error:
-                replies.append(to_wire(error))
-        return _encode(replies)
+        return _encode(await _results(_submitted(self.actors[shard], decode_submit(payload))))
 
-    async def drain(self, epoch: int, to: str, asked_by: str) -> int | None:
+    async def submit_several(self, payload: bytes) -> bytes:
+        """Joined requests for several shards of this process -> for each shard what `submit` answers, when all have."""
+        waiting = [_submitted(self.actors[shard], batches) for shard, batches in decode_several(payload)]
+        return _encode([await _results(each) for each in waiting])
+
+    async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         """See `ShardActor.drain`."""
-        return await self.actor.moving.drain(epoch, to, asked_by)
+        return await self.actors[shard].moving.drain(epoch, to, asked_by)
 
-    async def operate(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
         """See `actors.orders.operate`."""
-        return await orders.operate(self.actor, order)
+        return await orders.operate(self.actors[shard], order)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, dict[str, Any]]:
         """See `ShardActor.status`; and the node."""
-        return {**self.actor.status(), "node": node_number()}
+        return {shard: {**actor.status(), "node": node_number()} for shard, actor in self.actors.items()}
+
+
+def unanswered(count: int, why: str) -> list[WireError]:
+    """Replies to so many requests of which nobody knows what became."""
+    return [to_wire(NoAuthority(why, code="unknown", definite=False))] * count
+
+
+_Submitted = list[asyncio.Future[list[SubmitResult]] | WireError]
+
+
+def _submitted(actor: ShardActor, batches: list[Batch]) -> _Submitted:
+    waiting: _Submitted = []
+    for batch in batches:
+        try:
+            waiting.append(actor.submit_later(batch))
+        except Unanswered as error:
+            waiting.append(to_wire(error))
+    return waiting
+
+
+async def _results(waiting: _Submitted) -> list[list[SubmitResult] | WireError]:
+    replies: list[list[SubmitResult] | WireError] = []
+    for answer in waiting:
+        try:
+            replies.append(answer if isinstance(answer, WireError) else await answer)
+        except Unanswered as error:
+            replies.append(to_wire(error))
+    return replies
 
 
 class ReplicaWorker:
@@ -153,10 +177,10 @@ class ReplicaWorker:
 class GatewayWorker:
     """`actors.gateway.GatewayActor` in a worker process."""
 
-    def __init__(self, factory: str, spec: Any, shards: list[str], replicas: list[str], gateways: list[str]) -> None:
-        """`gateways` are the region's other ones, by name; they may start later than this one."""
+    def __init__(self, factory: str, spec: Any, shards: dict[str, list[str]], replicas: list[str], gateways: list[str]) -> None:
+        """`shards`: by the name of the actor that they are in. `gateways` are the region's other ones, by name; they may start later."""
         handles = LocalHandles(
-            {s: ray.get_actor(f"shard {s}") for s in shards},
+            {name: (ray.get_actor(name), held) for name, held in shards.items()},
             {name: ray.get_actor(name) for name in replicas},
             {name: functools.partial(ray.get_actor, name) for name in gateways},
         )
@@ -209,14 +233,15 @@ class LocalHandles:
 
     def __init__(
         self,
-        shards: Mapping[str, Handle],
+        shards: Mapping[str, tuple[Handle, list[str]]],
         replicas: Mapping[str, Handle],
         gateways: Mapping[str, Callable[[], Handle]] | None = None,
         *,
         call_s: float = CALL_S,
     ) -> None:
-        """`gateways`: how to find the region's other ones."""
-        self._shards, self._call_s = dict(shards), call_s
+        """`shards`: a handle and the shards that its actor holds, by name; `gateways`: how to find the region's other ones."""
+        self._shard_actors, self._call_s = dict(shards), call_s
+        self._actor_of = {shard: name for name, (_, held) in shards.items() for shard in held}
         self._gateways = dict(gateways or {})
         self._found: dict[str, Handle] = {}
         self.replicas = ReplicaPool({name: RayReplica(handle) for name, handle in replicas.items()})
@@ -225,23 +250,49 @@ class LocalHandles:
 
     async def submit(self, shard: str, payload: bytes) -> bytes:
         """See `ShardWorker.submit`."""
-        result: bytes = await _await(functools.partial(self._shards[shard].submit.remote, payload), self._call_s)
+        result: bytes = await _await(functools.partial(self._handle(shard).submit.remote, shard, payload), self._call_s)
         return result
+
+    async def submit_several(self, payload: bytes) -> bytes:
+        """See `ShardWorker.submit_several`; the shards may be in several processes, of which some may not answer in time."""
+        parts = _parts.decode(payload)
+        by_actor: dict[str, list[int]] = {}
+        for index, (shard, _) in enumerate(parts):
+            by_actor.setdefault(self._actor_of[shard], []).append(index)
+        if len(by_actor) == 1:
+            return await self._submit_several(next(iter(by_actor)), payload)
+        calls = (self._submit_several(name, _encode([parts[index] for index in indexes])) for name, indexes in by_actor.items())
+        replies: list[msgspec.Raw | list[WireError]] = [msgspec.Raw()] * len(parts)
+        for indexes, reply in zip(by_actor.values(), await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(reply, BaseException) and not isinstance(reply, TimeoutError):
+                raise reply
+            told = None if isinstance(reply, TimeoutError) else _raws.decode(reply)
+            for place, index in enumerate(indexes):
+                replies[index] = told[place] if told is not None else unanswered(len(_raws.decode(parts[index][1])), str(reply))
+        return _encode(replies)
+
+    async def _submit_several(self, name: str, payload: bytes) -> bytes:
+        result: bytes = await _await(functools.partial(self._shard_actors[name][0].submit_several.remote, payload), self._call_s)
+        return result
+
+    def _handle(self, shard: str) -> Handle:
+        return self._shard_actors[self._actor_of[shard]][0]
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         """See `ShardActor.drain`."""
-        result: int | None = await _await(functools.partial(self._shards[shard].drain.remote, epoch, to, asked_by), 12.0)
+        result: int | None = await _await(functools.partial(self._handle(shard).drain.remote, shard, epoch, to, asked_by), 12.0)
         return result
 
     async def operate(self, shard: str, order: dict[str, Any]) -> dict[str, Any]:
         """See `ShardWorker.operate`."""
-        result: dict[str, Any] = await _await(functools.partial(self._shards[shard].operate.remote, order), 30.0)
+        result: dict[str, Any] = await _await(functools.partial(self._handle(shard).operate.remote, shard, order), 30.0)
         return result
 
-    async def shard_status(self, shard: str) -> dict[str, Any]:
-        """See `ShardActor.status`."""
-        result: dict[str, Any] = await _await(functools.partial(self._shards[shard].status.remote), 2.0)
-        return result
+    async def shard_status(self) -> dict[str, dict[str, Any]]:
+        """See `ShardActor.status`, of all shards; without those that did not answer in time."""
+        calls = (_await(handle.status.remote, 2.0) for handle, _ in self._shard_actors.values())
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        return {shard: status for each in told if isinstance(each, dict) for shard, status in each.items()}
 
     async def ask(self, ask: Ask) -> Answer:
         """See `ReplicaPool.ask`."""

@@ -9,8 +9,10 @@ the same event ids. A newer instance of this actor makes this one exit.
 import asyncio
 import logging
 import os
+import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,6 +47,7 @@ log = logging.getLogger("laurel.shard")
 TICK_S = 0.025
 
 _batches = msgspec.msgpack.Decoder(list[Batch])
+_several = msgspec.msgpack.Decoder(list[tuple[str, list[Batch]]])
 
 
 class ShardActor:
@@ -58,8 +61,11 @@ class ShardActor:
         links: Links,
         ledger: LmdbLedger,
         exit_process: Callable[[str], None] | None = None,
+        near: "Mapping[str, ShardActor] | None" = None,
     ) -> None:
+        """`near`: the actors of all shards that share this process, this one included; to be filled before it starts."""
         self.spec = spec
+        self.near: Mapping[str, ShardActor] = {spec.shard: self} if near is None else near
         self.journal, self.links, self.ledger = journal, links, ledger
         self.state = ShardState(spec.region, spec.shard, spec.home, spec.regions, spec.timing, spec.mode)
         self.waiters = CommitWaiters()
@@ -276,7 +282,8 @@ class ShardActor:
             token = uuid.uuid4()
             self._hear(e.Ticked(now_ms=monotonic_ms(), token=token.hex, jitter=(token.int & 0xFFFF) / 0x10000))
             self._own_beat()
-            await asyncio.sleep(TICK_S)
+            # The shards of one process tick together: what they say to a peer then travels in one message.
+            await asyncio.sleep(TICK_S - time.monotonic() % TICK_S)
 
     def _own_beat(self) -> None:
         """Whoever has begun an epoch looks at its own store at each heartbeat, also when nobody writes: it may be sealed, or gone.
@@ -396,7 +403,7 @@ class ShardActor:
             region=self.spec.region,
             writer=writer,
             links=self.links,
-            own=lambda order: orders.operate(self, order),
+            near={shard: partial(orders.operate, actor) for shard, actor in self.near.items()},
             spawn=self._spawn,
             wall_ms=wall_ms,
             monotonic_ms=monotonic_ms,
@@ -457,3 +464,8 @@ def _exit(why: str) -> None:
 def decode_submit(payload: bytes) -> list[Batch]:
     """A gateway's joined requests."""
     return _batches.decode(payload)
+
+
+def decode_several(payload: bytes) -> list[tuple[str, list[Batch]]]:
+    """A gateway's joined requests for several shards: each shard once."""
+    return _several.decode(payload)

@@ -175,6 +175,8 @@ class RegionConfig(_Section):
         (), max_length=15, strict=False, description="a list of up to 15 mappings with `port`, and `host` if it is not the region's"
     )
     nodes: int = Field(1, ge=1, le=16, description="a whole number from 1 to 16")
+    #: Processes that the pooled shards share; None: one on each node.
+    shard_processes: int | None = Field(None, ge=1, le=64, description="a whole number from 1 to 64")
     #: None: all nodes are started on one machine.
     head: HeadConfig | None = Field(None, description="a mapping with `host` and `port`")
 

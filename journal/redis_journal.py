@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple, cast
 
@@ -42,6 +42,7 @@ from journal.ports import (
     Seal,
 )
 from journal.records import Entry, Term
+from journal.redis_line import line_of
 
 #: A waiter reads again at least this often, so a message that was lost costs this much and no more.
 REREAD_S = 0.25
@@ -152,7 +153,7 @@ class RedisJournal:
         retry = settings.get("retry")
         if settings.get("decode_responses") or (retry is not None and retry.get_retries()):
             raise ValueError("this client decodes answers or retries by itself: make it with journal.redis_journal.open_client")
-        self._execute: Callable[..., Awaitable[Any]] = self._client.execute_command
+        self._line = line_of(self._client)
         self.shard = shard
         self.region = region
         self._timeout_s = timeout_ms / 1000
@@ -319,28 +320,28 @@ class RedisJournal:
 
     async def _run(self, name: str, header: Sequence[Any], body: Sequence[bytes] = ()) -> list[Any]:
         script = _script(name)
-        arguments = (len(self._keys), *self._keys, _encode(header), *body)
+        arguments: tuple[bytes | str | int, ...] = (len(self._keys), *self._keys, _encode(header), *body)
         async with self._in_time(name):
             try:
-                reply = await self._execute("EVALSHA", script.sha, *arguments)
+                reply = await self._line.run("EVALSHA", script.sha, *arguments)
             except NoScriptError:  # nothing ran
-                await self._execute("SCRIPT LOAD", script.text)
-                reply = await self._execute("EVALSHA", script.sha, *arguments)
+                await self._line.run("SCRIPT", "LOAD", script.text)
+                reply = await self._line.run("EVALSHA", script.sha, *arguments)
         return cast(list[Any], reply)
 
     async def _command(self, *arguments: str | int) -> Any:
         async with self._in_time(str(arguments[0])):
-            return await self._execute(*arguments)
+            return await self._line.run(*arguments)
 
     @contextlib.asynccontextmanager
     async def _in_time(self, what: str) -> AsyncIterator[None]:
         if self._closed:
             raise JournalUnavailable(f"{what}: this journal is closed")
         try:
-            # A command that is cancelled here takes its connection with it: no later command reads its answer.
             async with asyncio.timeout(self._timeout_s):
                 yield
         except TimeoutError:
+            self._line.drop(f"{what}: no answer from the store")
             raise JournalUnavailable(f"{what}: no answer from the store within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             raise JournalUnavailable(f"{what}: {error}") from error

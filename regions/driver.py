@@ -28,7 +28,7 @@ from regions.node import leave_out_helpers
 from regions.process_specs import FIRST_REPLICA, numbered
 from regions.ray_settings import NODE_CPUS, NUMBER_LABEL, OBJECT_STORE_BYTES, Head, Wish, labels, spread, write_head
 from regions.region_paths import RegionPaths
-from regions.specs import gateway_specs, link_spec, replica_spec, shard_specs
+from regions.specs import gateway_specs, link_spec, replica_spec, shard_processes, shard_specs
 
 log = logging.getLogger("laurel.driver")
 
@@ -184,20 +184,23 @@ def start_actors(config: ClusterConfig, region: str, data_dir: Path) -> dict[str
     """
     settings = config.regions[region]
     links = link_spec(config, region, data_dir)
-    shards = {f"shard {spec.shard}": spec for spec in shard_specs(config, region, data_dir)}
+    specs = {spec.shard: spec for spec in shard_specs(config, region, data_dir)}
+    shards = shard_processes(config, region)
     replicas = numbered(FIRST_REPLICA, settings.replicas)
     gateways = {spec.name: spec for spec in gateway_specs(config, region, data_dir)}
     wishes = dict(spread(settings, list(shards), replicas, list(gateways)))
     handles = {}
-    for name, shard in shards.items():
-        handles[name] = _placed(RemoteShard, name, settings, wishes).remote("regions.shard_setup:make_shard", shard, links)
+    for name, held in shards.items():
+        handles[name] = _placed(RemoteShard, name, settings, wishes).remote(
+            "regions.shard_setup:make_shards", [specs[shard] for shard in held], links
+        )
     for name in replicas:
         spec = replica_spec(config, region, data_dir)
         handles[name] = _placed(RemoteReplica, name, settings, wishes).remote("regions.replica_setup:make_replica", spec)
     for name, gateway in gateways.items():
         others = [other for other in gateways if other != name]
         handles[name] = _placed(RemoteGateway, name, settings, wishes).remote(
-            "regions.gateway_setup:make_gateway", gateway, list(config.shards), replicas, others
+            "regions.gateway_setup:make_gateway", gateway, shards, replicas, others
         )
     return handles
 

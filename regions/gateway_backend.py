@@ -18,6 +18,7 @@ from boards.model import BoardRules, Submission
 from boards.times import format_time
 from regions.backend import FailoverRequest, LinkRequest
 from regions.board_orders import BoardOrders, UnknownRegion, Wish
+from regions.bundling import Bundles
 from regions.faults import Fault, Faults
 from regions.links import HttpLinks, NotSent
 from regions.process_specs import GatewaySpec
@@ -78,7 +79,8 @@ class GatewayBackend:
         routes = {
             s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s, on_hold=self._on_hold) for s in spec.shards
         }
-        self._writes = BoardWrites(routes, self._boards.get, self._hear_news)
+        bundles = Bundles(routes, spec.region, directory, handles, links, call_timeout_s=call_s)
+        self._writes = BoardWrites(routes, bundles, self._boards.get, self._hear_news)
         self._board_orders = BoardOrders(spec.places, self._boards, self._hear_news, self._order_owner)
 
     @property
@@ -143,11 +145,8 @@ class GatewayBackend:
     async def follow_status(self) -> None:
         """Hold what the actors say of themselves."""
         while True:
-            for shard in self._spec.shards:
-                try:
-                    self._shard_status[shard] = await self._handles.shard_status(shard)
-                except TimeoutError:
-                    self._shard_status[shard] = {"role": "unreachable"}
+            told = await self._handles.shard_status()
+            self._shard_status = {shard: told.get(shard, {"role": "unreachable"}) for shard in self._spec.shards}
             try:
                 self._replica_status = await self._handles.replica_status()
             except TimeoutError:

@@ -20,7 +20,7 @@ from regions.tokens import TokenError, TokenVerifier
 log = logging.getLogger("laurel.acceptor")
 
 _encode = msgspec.msgpack.Encoder().encode
-_append = msgspec.msgpack.Decoder(Append)
+_appends = msgspec.msgpack.Decoder(list[Append])
 _seal = msgspec.msgpack.Decoder(Seal)
 _renew = msgspec.msgpack.Decoder(Renew)
 _any = msgspec.msgpack.Decoder(dict[str, Any])
@@ -38,6 +38,10 @@ class LocalShards(Protocol):
 
     async def submit(self, shard: str, payload: bytes) -> bytes:
         """Joined requests for one shard (see `actors.remote`)."""
+        ...
+
+    async def submit_several(self, payload: bytes) -> bytes:
+        """Joined requests for several shards (see `actors.remote`)."""
         ...
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
@@ -120,7 +124,7 @@ class Acceptor:
     async def _dispatch(self, what: str, body: bytes) -> bytes:
         match what:
             case "append":
-                return _encode(await self._accept(_append.decode(body)))
+                return _encode(await asyncio.gather(*map(self._accept, _appends.decode(body))))
             case "seal":
                 return _encode(await self._granting.seal(_seal.decode(body)))
             case "renew":
@@ -128,6 +132,8 @@ class Acceptor:
             case "submit":
                 size = int.from_bytes(body[:2], "big")
                 return await self._shards.submit(body[2 : 2 + size].decode(), body[2 + size :])
+            case "submit_several":
+                return await self._shards.submit_several(body)
         asked = _any.decode(body)
         shard = asked["shard"]
         match what:

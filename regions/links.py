@@ -21,7 +21,7 @@ from regions.faults import Faults, LinkDropped
 log = logging.getLogger("laurel.links")
 
 _encode = msgspec.msgpack.Encoder().encode
-_appended = msgspec.msgpack.Decoder(Accepted | Refused)
+_appended = msgspec.msgpack.Decoder(list[Accepted | Refused])
 _sealed = msgspec.msgpack.Decoder(Granted | Refused)
 _status = msgspec.msgpack.Decoder(JournalStatus)
 _entries = msgspec.msgpack.Decoder(list[Entry])
@@ -29,6 +29,12 @@ _replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
 
 #: Longest wait for an authority's answer to submissions: longer than it waits for a commit itself.
 SUBMIT_S = 8.0
+
+
+#: Appends share a request until it has so many entries.
+ENTRIES_TOGETHER = 64
+
+_Appending = tuple[Append, "asyncio.Future[Accepted | Refused | None]"]
 
 
 class NotSent(Exception):
@@ -50,6 +56,8 @@ class HttpLinks:
         self._urls = {peer: f"{url}/internal/v1/" for peer, url in peers.items()}
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
         self._session: aiohttp.ClientSession | None = None
+        self._appends: dict[str, list[_Appending]] = {}
+        self._shipping: set[asyncio.Task[None]] = set()
 
     def _open(self) -> aiohttp.ClientSession:
         """Made on first use, since it belongs to the loop that runs it."""
@@ -120,9 +128,34 @@ class HttpLinks:
         return None if raw is None else _sealed.decode(raw)
 
     async def append(self, region: str, message: Append) -> Accepted | Refused | None:
-        """See `actors.ports.Links`."""
-        raw = await self._ask(region, "append", message)
-        return None if raw is None else _appended.decode(raw)
+        """See `actors.ports.Links`. What one turn of the loop sends to a region shares a request: heartbeats of many shards do."""
+        done: asyncio.Future[Accepted | Refused | None] = asyncio.get_running_loop().create_future()
+        waiting = self._appends.setdefault(region, [])
+        waiting.append((message, done))
+        if len(waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._ship, region)
+        return await done
+
+    def _ship(self, region: str) -> None:
+        waiting = [each for each in self._appends.pop(region) if not each[1].done()]
+        while waiting:
+            size, some = 0, list[_Appending]()
+            while waiting and size < ENTRIES_TOGETHER:
+                some.append(waiting.pop(0))
+                size += len(some[-1][0].entries)
+            task = asyncio.get_running_loop().create_task(self._append_some(region, some))
+            self._shipping.add(task)
+            task.add_done_callback(self._shipping.discard)
+
+    async def _append_some(self, region: str, some: "list[_Appending]") -> None:
+        answers: Sequence[Accepted | Refused | None] = [None] * len(some)
+        try:
+            raw = await self._ask(region, "append", [message for message, _ in some])
+            answers = answers if raw is None else _appended.decode(raw)
+        finally:
+            for (_, done), answer in zip(some, answers, strict=True):
+                if not done.done():
+                    done.set_result(answer)
 
     async def fetch(self, region: str, shard: str, first: int, limit: int) -> list[Entry] | None:
         """See `actors.ports.Links`."""

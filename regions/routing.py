@@ -84,9 +84,12 @@ class ShardRoute:
         self._queue: deque[_Waiting] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def submit(self, batch: Batch) -> list[SubmitResult]:
-        """One caller's events. Raises NoAuthority or another `Unanswered`."""
-        waiting = _Waiting(batch, time.monotonic(), asyncio.get_running_loop().create_future())
+    async def submit(self, batch: Batch, *, since: float | None = None, sent: bool = False) -> list[SubmitResult]:
+        """One caller's events. Raises NoAuthority or another `Unanswered`.
+
+        `since`: monotonic seconds from which on they may be held (now). `sent`: they were sent in another way, without an answer.
+        """
+        waiting = _Waiting(batch, time.monotonic() if since is None else since, asyncio.get_running_loop().create_future(), sent)
         self._queue.append(waiting)
         self._start()
         return await waiting.done
@@ -116,7 +119,8 @@ class ShardRoute:
             if time.monotonic() - waiting.since > HOLD_S:
                 # The calls before it got no answer for so long; nobody has seen this one.
                 epoch, owner = self._directory.owner(self._shard)
-                waiting.done.set_exception(_refusal(f"{owner} is too slow; nothing was sent", "no_authority", epoch, owner))
+                detail = f"{owner} did not answer" if waiting.sent else f"{owner} is too slow; nothing was sent"
+                waiting.done.set_exception(_refusal(detail, "unknown" if waiting.sent else "no_authority", epoch, owner))
                 continue
             batch.append(waiting)
             events += len(waiting.batch.submissions)

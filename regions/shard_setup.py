@@ -1,6 +1,7 @@
-"""Composition of a shard actor; runs inside the actor's process."""
+"""Composition of the shard actors of one process; runs inside it."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from actors.ports import ShardSpec
@@ -19,19 +20,23 @@ log = logging.getLogger("laurel.shard")
 LEDGER_PLACES = 4
 
 
-def make_shard(spec: ShardSpec, links: LinkSpec) -> ShardActor:
-    """A shard actor on this region's store, links and ledger."""
+def make_shards(specs: Sequence[ShardSpec], spec: LinkSpec) -> dict[str, ShardActor]:
+    """Shard actors, by shard, on this region's store, links and ledgers: one store client and one link to each region for all."""
     client = open_client(spec.store_url)
     faults = Faults(client)
-    actor = ShardActor(
-        spec,
-        journal=RedisJournal(client, spec.shard, region=spec.region),
-        links=HttpLinks(spec.region, links.peers | {spec.region: links.own_link}, links.token, faults),
-        ledger=open_ledger(spec.ledger_path),
-        exit_process=exit_process,
-    )
-    actor.background(faults.run())
-    return actor
+    links = HttpLinks(spec.region, spec.peers | {spec.region: spec.own_link}, spec.token, faults)
+    actors: dict[str, ShardActor] = {}
+    for shard in specs:
+        actors[shard.shard] = ShardActor(
+            shard,
+            journal=RedisJournal(client, shard.shard, region=shard.region),
+            links=links,
+            ledger=open_ledger(shard.ledger_path),
+            exit_process=exit_process,
+            near=actors,
+        )
+    next(iter(actors.values())).background(faults.run())
+    return actors
 
 
 def open_ledger(path: str) -> LmdbLedger:

@@ -150,6 +150,15 @@ def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[Shar
     ]
 
 
+def shard_processes(config: ClusterConfig, region: str) -> dict[str, list[str]]:
+    """Actor name -> shards that it holds: pooled shards share the region's `shard_processes` evenly, a dedicated one has its own."""
+    count = config.regions[region].shard_processes or config.regions[region].nodes
+    pooled = [name for name, shard in config.shards.items() if shard.kind == "pooled"]
+    shared = [pooled[first::count] for first in range(min(count, len(pooled)))]
+    alone = [[name] for name, shard in config.shards.items() if shard.kind == "dedicated"]
+    return {f"shard {held[0]}" if len(held) == 1 else f"shards {number}": held for number, held in enumerate([*shared, *alone], 1)}
+
+
 def replica_spec(config: ClusterConfig, region: str, data_dir: Path) -> ReplicaSpec:
     """The read replica's part."""
     secret = (data_dir / "keys" / "secret").read_text().encode()

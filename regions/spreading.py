@@ -4,7 +4,6 @@ A board of one slice takes the direct way. What moves or is removed under a requ
 request may be held; event identities go along with their players, so that sending again counts nothing twice.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -13,6 +12,7 @@ import msgspec
 from actors.messages import Batch, BoardInfo, NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from boards.model import Layout, Outcome, Submission
 from boards.slicing import slice_of
+from regions.bundling import Bundles
 from regions.routing import HOLD_S, ShardRoute
 
 _UNKNOWN = int(Outcome.UNKNOWN)
@@ -26,10 +26,11 @@ class BoardWrites:
     def __init__(
         self,
         routes: Mapping[str, ShardRoute],
+        bundles: Bundles,
         current: Callable[[str], BoardInfo | None],
         news: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._routes, self._current, self._news = routes, current, news
+        self._routes, self._bundles, self._current, self._news = routes, bundles, current, news
 
     async def submit(self, board: BoardInfo, submissions: list[Submission], subject: str) -> list[SubmitResult]:
         """One result each, in order; `shard` is filled in unless the board has one slice and stayed where it was.
@@ -56,8 +57,7 @@ class BoardWrites:
         if request.refused:  # by the direct way
             await self._look(request, request.refused[0])
         while True:
-            parts = request.parts()
-            await asyncio.gather(*(self._part(request, shard, indexes) for shard, indexes in parts.items()))
+            await self._send(request, request.parts())
             away = next((error for error in request.refused.values() if _elsewhere(error)), None)
             if away is None:
                 return request.outcome()
@@ -66,22 +66,25 @@ class BoardWrites:
                 return request.outcome()
             await self._look(request, away)
 
-    async def _part(self, request: "_Request", shard: str, indexes: list[int]) -> None:
-        """Have one shard decide its part of a request."""
-        route = self._routes.get(shard)
-        try:
-            if route is None:
-                raise NoAuthority(f"{shard} is no shard of this region's configuration", code="no_authority", definite=True)
-            events = [request.submissions[index] for index in indexes]
-            board = request.board
-            replies = await route.submit(Batch(board.board_id, request.subject, events, board.incarnation))
-        except Unanswered as error:
-            for index in indexes:
-                request.refuse(index, error)
-            return
-        for index, reply in zip(indexes, replies, strict=True):
-            request.refused.pop(index, None)
-            request.results[index] = reply if reply.shard == shard else msgspec.structs.replace(reply, shard=shard)
+    async def _send(self, request: "_Request", parts: dict[str, list[int]]) -> None:
+        """Have each shard decide its part of a request."""
+        board = request.board
+        batches = {
+            shard: Batch(board.board_id, request.subject, [request.submissions[index] for index in indexes], board.incarnation)
+            for shard, indexes in parts.items()
+            if shard in self._routes
+        }
+        told = await self._bundles.submit(batches, together=len(parts) == len(request.layout.shards))
+        for shard, indexes in parts.items():
+            detail = f"{shard} is no shard of this region's configuration"
+            replies = told.get(shard) or NoAuthority(detail, code="no_authority", definite=True)
+            if isinstance(replies, Unanswered):
+                for index in indexes:
+                    request.refuse(index, replies)
+                continue
+            for index, reply in zip(indexes, replies, strict=True):
+                request.refused.pop(index, None)
+                request.results[index] = reply if reply.shard == shard else msgspec.structs.replace(reply, shard=shard)
 
     async def _look(self, request: "_Request", error: Unanswered) -> None:
         """Find out where the board lives now: from the refusal itself, or from this region's replica."""

@@ -107,7 +107,7 @@ def look_after(process: "Process", writer: "Writer") -> tuple[Coordinating, Impo
         region=process.name,
         writer=as_writer,
         links=links,
-        own=lambda order: orders.operate(cast("ShardActor", process), order),
+        near={process.world.shard: lambda order: orders.operate(cast("ShardActor", process), order)},
         spawn=process.spawn,
         wall_ms=process.wall_ms,
         monotonic_ms=process.now,

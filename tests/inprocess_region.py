@@ -15,12 +15,13 @@ from watched_log import Watch, WatchedLog
 
 from actors import orders
 from actors.messages import Batch, BoardInfo, Unanswered, to_wire
-from actors.shard import ShardActor, decode_submit
+from actors.shard import ShardActor, decode_several, decode_submit
 from boards.model import Layout
 from failover.events import Role
 from journal.memory import MemoryJournal
 from journal.ports import Accepted, Append, Granted, JournalStatus, JournalUnavailable, OrphanBatch, Peer, Position, Refused, Seal
 from journal.records import Entry
+from regions.bundling import Bundles
 from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
@@ -148,7 +149,9 @@ class Links(HttpLinks):
     """The real codec over the wires of the cluster."""
 
     def __init__(self, cluster: "Cluster", region: str, door: Door | None) -> None:
-        self._cluster, self._region, self._door, self._timeout_s = cluster, region, door, LINK_S
+        unused: Any = None  # the fault table: these wires have faults of their own
+        super().__init__(region, {}, "", unused, timeout_s=LINK_S)
+        self._cluster, self._door = cluster, door
         self.sent: list[str] = []
 
     async def close(self) -> None:
@@ -157,7 +160,7 @@ class Links(HttpLinks):
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
         if self._door is not None:
             await self._door.awake.wait()
-        patience = timeout_s if path in ("drain", "submit", "operate") and timeout_s else self._cluster.patience_s
+        patience = timeout_s if path in ("drain", "submit", "submit_several", "operate") and timeout_s else self._cluster.patience_s
         self.sent.append(path)
         return await self._cluster.carry(self._region, peer, path, body, patience)
 
@@ -251,7 +254,9 @@ class Region:
             granting=Granting({shard: Door(part) for shard, part in self.parts.items()}),
             on_authority=self.directory.learn,
         )
-        self.writes = BoardWrites({shard: part.route for shard, part in self.parts.items()}, self.board, self.directory.news)
+        routes = {shard: part.route for shard, part in self.parts.items()}
+        bundles = Bundles(routes, name, self.directory, self, self.links, call_timeout_s=1.5)
+        self.writes = BoardWrites(routes, bundles, self.board, self.directory.news)
         self.replica: ReplicaActor | None = None
 
     def __getitem__(self, shard: str) -> Part:
@@ -302,6 +307,10 @@ class Region:
                 return to_wire(error)
 
         return _encode(await part.alive(running, asyncio.gather(*map(one, decode_submit(payload)))))
+
+    async def submit_several(self, payload: bytes) -> bytes:
+        calls = (self.submit(shard, _encode(batches)) for shard, batches in decode_several(payload))
+        return _encode([msgspec.Raw(reply) for reply in await asyncio.gather(*calls)])
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         part = self.parts[shard]

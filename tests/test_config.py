@@ -86,7 +86,7 @@ BAD = {
         "port: 7411",
         "prot: 7411",
         "regions.eu-west.prot is no known key (did you mean `port`?); allowed are `host`, `port`, `store`, `link`, "
-        "`replicas`, `extra_gateways`, `nodes` and `head`.",
+        "`replicas`, `extra_gateways`, `nodes`, `shard_processes` and `head`.",
     ),
     "unknown section": (
         "limits:",

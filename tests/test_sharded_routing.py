@@ -23,8 +23,9 @@ from actors.messages import (
     UnknownBoard,
     to_wire,
 )
+from actors.remote import LocalHandles
 from actors.replica import News
-from actors.shard import decode_submit
+from actors.shard import decode_several, decode_submit
 from boards.errors import InvalidInput
 from boards.model import Layout, Outcome, Submission
 from boards.policies import make_rules
@@ -32,6 +33,7 @@ from boards.slicing import slice_of
 from config.placing import Place
 from regions import board_orders, routing, spreading
 from regions.backend import FailoverRequest
+from regions.bundling import Bundles
 from regions.gateway_backend import FailoverRefused, GatewayBackend
 from regions.routing import Directory, ShardRoute
 from regions.spreading import BoardWrites
@@ -56,6 +58,25 @@ def event(number: int, player: str | None = None) -> Submission:
     return Submission(f"e-{number}", player if player is not None else f"p-{number}", number, 0, 0, b"")
 
 
+class _Method:
+    """A method of an actor handle."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.remote = call
+
+
+class _Handle:
+    """A process with one shard."""
+
+    def __init__(self, shards: "Shards", shard: str) -> None:
+        self.submit_several = _Method(self._submit_several)
+        self._shards, self._shard = shards, shard
+
+    async def _submit_several(self, payload: bytes) -> bytes:
+        ((shard, batches),) = decode_several(payload)
+        return _encode([msgspec.Raw(await self._shards.submit(shard, _encode(batches)))])
+
+
 class Shards:
     """This region's shard actors, each with the events that it has taken. `say` has one answer otherwise."""
 
@@ -72,6 +93,11 @@ class Shards:
         if shard in self.silent:
             raise TimeoutError("slow")
         return _encode([self._one(shard, batch) for batch in batches])
+
+    async def submit_several(self, payload: bytes) -> bytes:
+        """As if each had a process of its own."""
+        handles = {shard: (_Handle(self, shard), [shard]) for shard, _ in decode_several(payload)}
+        return await LocalHandles(handles, {}).submit_several(payload)
 
     def _one(self, shard: str, batch: Batch) -> Any:
         submissions = batch.submissions
@@ -105,7 +131,8 @@ class Gateway:
         unused: Any = None
         directory = Directory()
         self.routes = {s: ShardRoute(s, "eu-west", directory, self.shards, unused, call_timeout_s=1) for s in shards}
-        self.writes = BoardWrites(self.routes, self.known.get, self._hear)
+        bundles = Bundles(self.routes, "eu-west", directory, self.shards, unused, call_timeout_s=1)
+        self.writes = BoardWrites(self.routes, bundles, self.known.get, self._hear)
         self.looked = 0
         #: What happens at each look for news.
         self.on_look: Callable[[int], None] = lambda nth: None
