@@ -71,8 +71,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ack_timeout_ms: int = 5000
     #: Events in one entry at most.
     events_per_entry: int = 2000
-    #: With entries on their way, how long the next one waits at most for others to share it.
-    grow_ms: int = 20
+    #: One entry is begun in each stretch of so many milliseconds; 0: as soon as the one before it is stored.
+    group_ms: int = 20
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -227,6 +227,8 @@ class ShardActor:
         return writer
 
     def _hear(self, event: e.Event) -> None:
+        if self.state.replication is not None:
+            self.state.replication.entry_soon = self.writer is not None and bool(self.writer.queue)
         for action in step(self.state, event):
             self._do(action)
 

@@ -27,8 +27,6 @@ from ledger.ports import BoardState
 AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 
 
-#: So many entries may be on their way to a majority before the next one waits (`Limits.grow_ms` at most).
-UNDER_WAY = 2
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
 #: Boards whose last publication is remembered before those are looked for that need not be.
@@ -86,6 +84,8 @@ class Writer:
     drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
+    #: When the newest entry was begun.
+    _begun_ms: int = -(10**9)
     _much: int = MUCH
     #: Answers that wait for a majority that takes more than this number.
     _confirming: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -216,20 +216,22 @@ class Writer:
                         await asyncio.wait_for(self._wake.wait(), None if due is None else due / 1000)
                     if self._over:
                         return
-            await self._let_entries_grow()
+            await self._let_entry_grow()
             if not self._over:
                 await self._write_one()
 
-    async def _let_entries_grow(self) -> None:
-        """With enough entries on their way, wait for the oldest of them: what comes meanwhile shares the next entry.
+    async def _let_entry_grow(self) -> None:
+        """One entry in each stretch of `group_ms`, counted from the clock's zero: what comes meanwhile shares the next one.
 
-        Each entry costs this process some milliseconds whatever it holds. The wait is short, so that an authority which
-        cannot commit goes on to its bounds and says `lagging`.
+        An entry costs all regions some milliseconds whatever it holds; and the entries of shards that share a process begin
+        together, so that they travel together. Whoever comes after a pause waits for nothing.
         """
-        oldest = self.tail.offset - UNDER_WAY + 1
-        if oldest > self.waiters.committed:
-            with suppress(TimeoutError, Deposed):
-                await self.waiters.wait(oldest, self.limits.grow_ms / 1000)
+        group_ms = self.limits.group_ms
+        while (
+            group_ms and not self._over and self.draining is None and (now := self.monotonic_ms()) // group_ms == self._begun_ms // group_ms
+        ):
+            await asyncio.sleep((group_ms - now % group_ms) / 1000)
+        self._begun_ms = self.monotonic_ms()
 
     def _next_publish_in_ms(self) -> int | None:
         due = self.pending.due()

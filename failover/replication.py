@@ -108,6 +108,8 @@ class Replication:
     asked: int | None = None
     #: The highest number of which that was told.
     told: int = 0
+    #: An entry is about to be appended: the news of a commit may travel with it. Whoever sets it clears it.
+    entry_soon: bool = False
 
     def sends(self, now_ms: int, take_request: "RequestNumbers") -> list[ProbePeer | Ship]:
         """What to send now, counted as sent."""
@@ -125,7 +127,7 @@ class Replication:
                 last = min(self.tail, peer.next + ENTRIES_PER_APPEND - 1)
                 out.append(self._ship(peer, peer.next, last, now_ms, take_request))
             idle = not peer.in_flight and peer.next > self.tail
-            news = self.committed > peer.committed_sent
+            news = self.committed > peer.committed_sent and not self.entry_soon
             asked = self.asked is not None and peer.sent <= self.asked
             if idle and (news or asked or now_ms - peer.last_sent_ms >= self.heartbeat_ms):
                 out.append(self._ship(peer, peer.next, peer.next - 1, now_ms, take_request))

@@ -141,7 +141,7 @@ def shard_specs(config: ClusterConfig, region: str, data_dir: Path) -> list[Shar
                 unreplicated_bytes=limits.unreplicated_bytes,
                 unreplicated_ms=limits.unreplicated_ms,
                 ack_timeout_ms=limits.ack_timeout_ms,
-                grow_ms=limits.group_commit_ms,
+                group_ms=limits.group_commit_ms,
             ),
             boards={board: (config.board_rules(board), layout) for board, layout in layouts.items() if layout.lead == name},
             mode=shard.ack,

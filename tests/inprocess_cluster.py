@@ -47,7 +47,7 @@ TIMING = Timing(
     backoff_max_ms=150,
     aside_failures=100,
 )
-LIMITS = Limits(ack_timeout_ms=1000, unreplicated_ms=600, grow_ms=4)
+LIMITS = Limits(ack_timeout_ms=1000, unreplicated_ms=600, group_ms=4)
 DEADLINE_S = 8.0
 
 

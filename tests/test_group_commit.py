@@ -1,0 +1,179 @@
+"""One entry in each stretch of time, and one message to a region for what one turn of the loop sends it."""
+
+import asyncio
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.ports import Limits
+from actors.waiting import CommitWaiters
+from actors.writing import Writer
+from failover.replication import PeerProgress, Replication, RequestNumbers, Ship
+from journal.ports import Accepted, Append, Peer, Position, Refused
+from journal.records import Audited, Entry, open_entry, seal_entry
+from regions import links as links_module
+from regions.links import HttpLinks, NotSent
+
+
+class Ledger:
+    def reader(self) -> Any:
+        return nullcontext()
+
+
+class Nothing:
+    """Of boards that wait for a generation there are none."""
+
+    def due(self) -> list[Any]:
+        return []
+
+
+class Written:
+    """A writer on a store that takes everything, and a clock that only the test moves."""
+
+    def __init__(self, group_ms: int) -> None:
+        self.now_ms = 100
+        self.entries: list[Entry] = []
+        waiters = CommitWaiters()
+
+        async def append(entry: Entry, expected: Position) -> Accepted:
+            self.entries.append(entry)
+            waiters.advance(entry.offset)
+            return Accepted(entry.offset, entry.offset, 1, Position(1, entry.offset), "here")
+
+        ledger: Any = Ledger()
+        pending: Any = Nothing()
+        self.writer = Writer(
+            shard="eu/0",
+            epoch=1,
+            tail=Position(1, 1),
+            ledger=ledger,
+            pending=pending,
+            limits=Limits(group_ms=group_ms),
+            waiters=waiters,
+            append=append,
+            wall_ms=lambda: 1,
+            monotonic_ms=lambda: self.now_ms,
+            new_id=lambda: "id",
+            heard=lambda answer: None,
+        )
+
+    def words(self) -> list[list[str]]:
+        return [[record.what for record in open_entry(entry) if isinstance(record, Audited)] for entry in self.entries]
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_comes_within_a_stretch_shares_the_next_entry_and_after_a_pause_nobody_waits() -> None:
+    async def story() -> None:
+        told = Written(group_ms=20)
+        running = asyncio.create_task(told.writer.run())
+        await told.writer.audit("first", "test", {})
+        assert told.words() == [["first"]], "at once"
+        others = [asyncio.create_task(told.writer.audit("second", "test", {}))]
+        await turns()
+        others.append(asyncio.create_task(told.writer.audit("third", "test", {})))
+        await turns()
+        assert told.words() == [["first"]]
+        told.now_ms = 120
+        await asyncio.gather(*others)
+        assert told.words() == [["first"], ["second", "third"]]
+        told.now_ms = 145
+        await told.writer.audit("fourth", "test", {})
+        assert told.words()[2:] == [["fourth"]]
+        told.writer.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_without_a_stretch_each_entry_follows_the_one_before_it() -> None:
+    async def story() -> None:
+        told = Written(group_ms=0)
+        running = asyncio.create_task(told.writer.run())
+        for word in ("first", "second", "third"):
+            await told.writer.audit(word, "test", {})
+        assert told.words() == [["first"], ["second"], ["third"]]
+        told.writer.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_news_of_a_commit_waits_for_the_entry_that_is_about_to_carry_it() -> None:
+    peer = PeerProgress("us", "token", Peer(1, 3), streaming=True, next=5, verified=3, last_sent_ms=1000)
+    replication = Replication(1, "eu", {"eu": "a", "us": "token"}, 1, 4, 4, {"us": peer}, 100)
+    numbers = RequestNumbers()
+    replication.entry_soon = True
+    assert replication.sends(1010, numbers) == []
+    replication.tail = 5
+    assert replication.sends(1020, numbers) == [Ship("us", 1, 5, 5)]
+    assert peer.committed_sent == 4
+    peer.in_flight.clear()
+    replication.committed, replication.entry_soon = 5, False
+    assert replication.sends(1030, numbers) == [Ship("us", 2, 6, 5)], "no entry comes: the news goes alone"
+
+
+# What links send together
+
+
+def message(shard: str, entries: int = 0) -> Append:
+    some = [seal_entry(1, 2 + n, "id", [Audited("x", "test", 1, "{}")]) for n in range(entries)]
+    return Append(
+        shard=shard, lineage="l", config_version=1, sender="eu", incarnation="i", request_id="r", epoch=1, attempt="a",
+        prev=Position(1, 1), entries=some,
+    )  # fmt: skip
+
+
+class Wire(HttpLinks):
+    """Answers each Append with its shard as the store's token."""
+
+    def __init__(self) -> None:
+        unused: Any = None
+        super().__init__("eu", {}, "", unused)
+        self.calls: list[tuple[str, str, list[str]]] = []
+        self.dead = False
+
+    async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
+        asked = msgspec.msgpack.decode(body, type=list[Append])
+        self.calls.append((peer, path, [each.shard for each in asked]))
+        if self.dead:
+            raise NotSent("gone")
+        return msgspec.msgpack.encode([Accepted(1, 1, 1, each.prev, each.shard) for each in asked])
+
+
+def test_appends_of_one_turn_share_a_message_to_each_region_and_each_gets_its_own_answer() -> None:
+    async def story() -> None:
+        wire = Wire()
+        sent = [("us", "eu/0"), ("ap", "eu/0"), ("us", "eu/1"), ("us", "eu/2"), ("ap", "eu/1")]
+        answers = await asyncio.gather(*(wire.append(region, message(shard)) for region, shard in sent))
+        assert [answer.incarnation for answer in answers if isinstance(answer, Accepted)] == [shard for _, shard in sent]
+        assert sorted(wire.calls) == [("ap", "append", ["eu/0", "eu/1"]), ("us", "append", ["eu/0", "eu/1", "eu/2"])]
+        await wire.append("us", message("eu/3"))
+        assert wire.calls[2:] == [("us", "append", ["eu/3"])], "the next turn's own"
+
+    asyncio.run(story())
+
+
+def test_a_message_that_gets_no_answer_answers_none_of_its_appends() -> None:
+    async def story() -> list[Accepted | Refused | None]:
+        wire = Wire()
+        wire.dead = True
+        return await asyncio.gather(*(wire.append("us", message(f"eu/{n}")) for n in range(3)))
+
+    assert asyncio.run(story()) == [None, None, None]
+
+
+def test_a_message_holds_only_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "ENTRIES_TOGETHER", 4)
+
+    async def story() -> None:
+        wire = Wire()
+        await asyncio.gather(*(wire.append("us", message(f"eu/{n}", entries=2)) for n in range(5)))
+        assert [len(shards) for _, _, shards in wire.calls] == [2, 2, 1]
+
+    asyncio.run(story())
