@@ -111,7 +111,8 @@ def test_the_order_over_shards_is_the_order_of_an_offline_sort(tmp_path: Path) -
             region = cluster["us"]
             rows: dict[str, Row] = {}
             for shard in SHARDS:
-                ledger = region[shard].actor.ledger
+                ledger, tail = region[shard].actor.ledger, cluster["eu"][shard].log.tail
+                await until(lambda ledger=ledger, tail=tail: ledger.applied >= tail, "its ledger holds what the replica shows")  # type: ignore[misc]
                 for n in ledger.numbers(BOARD):
                     with ledger.reader() as reader:
                         rows |= dict(reader.rows(n))
