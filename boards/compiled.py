@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from boards.players import Players, Slots, Words
+from boards.players import Ids, Players, Slots
 from boards.rows import Ints, Rows, Wanted
 from boards.runs import Base, Run, base_of
 
@@ -118,27 +118,37 @@ def place_one(run: Run, player_id: str) -> tuple[int, ...]:
     return placed
 
 
-def find_words(players: Players, words: Words) -> Slots:
+def find_slots(players: Players, ids: Ids) -> Slots:
     """See `Players.find_words`."""
     if kernels is None:
-        return players.find_words(words)
-    out = np.empty(words.shape[0], dtype=np.int64)
-    described = _players(players)
-    kernels.find_slots(described.places, np.ascontiguousarray(words), out)
+        return players.find_words(ids.words)
+    out = np.empty(len(ids), dtype=np.int64)
+    if out.size:
+        described = _players(players)
+        kernels.find_slots(described.places, ids.joined, out)
     return out
 
 
 def find(run: Run, slots: Slots) -> tuple[Ints, Rows]:
     """See `Base.find`; slots of the rows are those asked for, also of the absent."""
+    return run.find(slots) if kernels is None else _found(run, slots, False)[:2]
+
+
+def find_with_better(run: Run, slots: Slots) -> tuple[Ints, Rows, Ints]:
+    """The same, and for each row what `better` says of it, arbitrary for the absent."""
     if kernels is None:
-        return run.find(slots)
-    out = np.zeros((6, slots.size), dtype=np.int64)
-    kernels.find_rows(_part(run).whole, slots.astype(np.int64, copy=False), out)
+        at, rows = run.find(slots)
+        return at, rows, run.better(rows.key, rows.second)
+    return _found(run, slots, True)
+
+
+def _found(run: Run, slots: Slots, counting: bool) -> tuple[Ints, Rows, Ints]:
+    out = np.zeros((7, slots.size), dtype=np.int64)
+    kernels.find_rows(_part(run).whole, slots.astype(np.int64, copy=False), counting, out)
     base = base_of(run).rows
-    at, key, second, tie, achieved, version = out
-    return at, Rows(
-        key, None if base.second is None else second, tie, slots.astype(np.int32), None if base.achieved is None else achieved, version
-    )
+    at, key, second, tie, achieved, version, better = out
+    second, achieved = None if base.second is None else second, None if base.achieved is None else achieved
+    return at, Rows(key, second, tie, slots, achieved, version), better
 
 
 def better(run: Run, key: Ints, second: Ints | None) -> Ints:
@@ -151,13 +161,23 @@ def better(run: Run, key: Ints, second: Ints | None) -> Ints:
     return out
 
 
-def lower_bound(run: Run, wanted: Wanted) -> Ints:
+def lower_bound(run: Run, key: Ints, second: Ints | None, tie: Ints, ids: Ids) -> Ints:
     """See `Base.lower_bound`."""
     if kernels is None:
-        return run.lower_bound(wanted)
-    out = np.empty(wanted.key.size, dtype=np.int64)
-    columns = (wanted.key, wanted.key if wanted.second is None else wanted.second, wanted.tie)
+        return run.lower_bound(Wanted(key, second, tie, ids.words))
+    return _ahead(run, key, second, tie, np.empty(0, dtype=np.int64), ids.joined)
+
+
+def lower_bound_of_rows(run: Run, rows: Rows) -> Ints:
+    """The same for rows of players who have slots in the table of this run."""
+    if kernels is None:
+        return run.lower_bound(Wanted(rows.key, rows.second, rows.tie, run.players.words(rows.slot)))
+    return _ahead(run, rows.key, rows.second, rows.tie, rows.slot.astype(np.int64), b"")
+
+
+def _ahead(run: Run, key: Ints, second: Ints | None, tie: Ints, slots: Ints, joined: bytes) -> Ints:
+    out = np.empty(key.size, dtype=np.int64)
     described = _players(run.players)
-    key, second, tie = (np.ascontiguousarray(column) for column in columns)
-    kernels.count_ahead(described.places, _part(run).whole, key, second, tie, np.ascontiguousarray(wanted.words), out)
+    key, second, tie = (np.ascontiguousarray(column) for column in (key, key if second is None else second, tie))
+    kernels.count_ahead(described.places, _part(run).whole, key, second, tie, slots, joined, out)
     return out
