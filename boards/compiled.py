@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from boards import runs
 from boards.players import Ids, Players, Slots
 from boards.rows import Ints, Rows, Wanted
 from boards.runs import Base, Run, base_of
@@ -35,6 +36,7 @@ def load() -> bool:
     global kernels, reason  # noqa: PLW0603 - one process, one set of compiled code
     if kernels is None and reason in ("not asked for", "not loaded yet"):
         try:
+            runs.kernels = importlib.import_module("boards.merge_kernels")
             kernels = importlib.import_module("boards.kernels")
             reason = ""
         except Exception as error:  # whatever it is: numba is absent, or has nowhere to keep what it compiles
@@ -84,8 +86,9 @@ def _stretches(column: Ints, limit: int) -> tuple[Ints, int]:
     shift = 0
     while (limit >> shift) > max(1, column.size // _PER_STRETCH):
         shift += 1
-    begins = np.arange(0, ((limit >> shift) + 2) << shift, 1 << shift)
-    return column.searchsorted(np.minimum(begins, 2**31 - 1).astype(column.dtype)).astype(np.int32), shift
+    table = np.empty((limit >> shift) + 2, dtype=np.int32)
+    runs.kernels.stretches(column, shift, table)
+    return table, shift
 
 
 def _part(run: Run) -> _Part:

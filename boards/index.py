@@ -8,6 +8,7 @@ it is done: a position in the one is the same position in the other. Views alrea
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -68,8 +69,9 @@ class Batch(NamedTuple):
     @staticmethod
     def of(changes: Sequence[Change]) -> "Batch":
         """Raises OverflowError for a number outside the signed 64-bit range."""
-        ids, value, tie, achieved, version, second = zip(*changes, strict=True) if changes else ((),) * 6
-        return Batch(ids, *(np.array(column, dtype=np.int64) for column in (value, second, tie, achieved, version)))
+        # One column after the other: an iterator for each change would set off the garbage collector.
+        columns = (np.fromiter(map(itemgetter(field), changes), dtype=np.int64, count=len(changes)) for field in (1, 5, 2, 3, 4))
+        return Batch(list(map(itemgetter(0), changes)), *columns)
 
 
 class Kept(NamedTuple):
@@ -313,9 +315,7 @@ class RankIndex:
         return slots
 
     def _effective(self, added: Rows, leaving: Ints) -> tuple[Ints, Rows]:
-        """Positions that vanish, ascending, and rows that appear, by slot."""
-        # Ascending, the searches for so many slots share their cache lines.
-        added = added.take(added.slot.argsort())
+        """Positions that vanish, ascending, and rows that appear."""
         gone, rows = compiled.find(self._run, added.slot)
         changed = ~rows.alike(added) | (gone < 0)
         if not changed.all():

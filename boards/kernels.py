@@ -160,11 +160,9 @@ def _slot(players: Any, words: Any, count: int) -> Any:
 def _find_in(run: Any, delta: int, slot: int, at: int, rows: int, row: int) -> Any:
     """What `_find` says of a delta, from what it says of the run below."""
     if at >= 0:
-        skipped = _lower32(run, delta + _GONE, at)
-        if skipped < run[delta + ROWS] and _i32(run[delta + _GONE], skipped) == at:
-            at = -1
-        else:
-            at += _upper32(run, delta + _BEFORE, run[delta], _lower32(run, delta + _BEFORE, at), at) - skipped
+        skipped, added = _lower32(run, delta + _GONE, at), _lower32(run, delta + _BEFORE, at + 1)
+        vanished = skipped < run[delta + ROWS] and _i32(run[delta + _GONE], skipped) == at
+        at = -1 if vanished else at + added - skipped
     if run[delta] and slot <= _i32(run[delta + _SLOTS], run[delta] - 1):
         entry = _lower32(run, delta + _SLOTS, slot)
         if entry < run[delta] and _i32(run[delta + _SLOTS], entry) == slot:
@@ -227,7 +225,7 @@ def _better(run: Any, key: int, second: int) -> Any:
 
 @njit
 def _name_before(players: Any, own: int, slot: int, raw: Any, begin: int, end: int) -> Any:
-    """Whether the id of slot `own` is before another one: that of `slot`, or the bytes of `raw` from `begin` to `end` if `slot` is negative."""
+    """Whether the id of slot `own` is before that of `slot`, or before bytes `begin` to `end` of `raw` if `slot` is negative."""
     start = _start(players, own)
     mine = _start(players, own + 1) - start
     other = _start(players, slot) if slot >= 0 else 0
@@ -339,7 +337,8 @@ def _probe(players: Any, table: int, mask: int, words: Any, begins: Any, hashes:
 
     Each round does one thing for all ids before the next, so that the memory answers several at a time.
     """
-    at, entries, starts = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    at, entries = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    starts, sizes, firsts = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint64)
     for j in range(count):
         at[j] = int64(hashes[live[j]] & uint64(mask))
     while count:
@@ -347,24 +346,25 @@ def _probe(players: Any, table: int, mask: int, words: Any, begins: Any, hashes:
             entries[j] = int64(_i32(table, at[j])) - 1
         left = 0
         for j in range(count):
-            if entries[j] >= 0:
-                live[left], at[left], entries[left] = live[j], at[j], entries[j]
-                left += 1
+            live[left], at[left], entries[left] = live[j], at[j], entries[j]
+            left += 1 if entries[j] >= 0 else 0
         count = left
         for j in range(count):
             starts[j] = _start(players, entries[j])
+            sizes[j] = _start(players, entries[j] + 1) - starts[j]
+        for j in range(count):
+            firsts[j] = _word(players, starts[j]) if sizes[j] else uint64(0)
         left = 0
         for j in range(count):
-            i, slot, start = live[j], entries[j], starts[j]
+            i = live[j]
             begin, size = begins[i], begins[i + 1] - begins[i]
-            same = _start(players, slot + 1) - start == size
-            for k in range(size if same else 0):
-                same &= _word(players, start + k) == words[begin + k]
+            same = sizes[j] == size and (not size or firsts[j] == words[begin])
             if same:
-                slots[i] = slot
-            else:
-                live[left], at[left] = i, (at[j] + 1) & mask
-                left += 1
+                for k in range(1, size):
+                    same &= _word(players, starts[j] + k) == words[begin + k]
+            slots[i] = entries[j] if same else slots[i]
+            live[left], at[left] = i, (at[j] + 1) & mask
+            left += 0 if same else 1
         count = left
 
 

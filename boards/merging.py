@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
+from msgspec.structs import replace
 
 from boards.players import Ids
 from boards.rows import Ints, Order
 from boards.small import SmallView
-from boards.views import Found, Key, Keys, Placed, View, keys_in_columns, placed_of, sort_key
+from boards.views import Found, Key, Keys, Placed, View, keys_in_columns, sort_key
 
 
 class MergedView:
@@ -70,8 +71,9 @@ class MergedView:
         better, ahead = self._count(Keys(merged.value, merged.second, merged.tie_ms, ids))
         rank = 1 + (ahead if self.order.ranking == "unique" else better)
         columns = (merged.value, merged.achieved_ms, merged.version, merged.second, merged.tie_ms)
-        numbers = ((1 + ahead).tolist(), rank.tolist(), player_ids, *(column.tolist() for column in columns))
-        out: list[Placed | None] = list(map(placed_of, zip(*numbers, strict=True)))
+        out: list[Placed | None] = list(
+            map(Placed, (1 + ahead).tolist(), rank.tolist(), player_ids, *(column.tolist() for column in columns))
+        )
         for i in np.flatnonzero(merged.at < 0).tolist():
             out[i] = None
         return out
@@ -145,7 +147,7 @@ class MergedView:
     def _moved(self, placed: Placed, better: int, ahead: int) -> Placed:
         """A slice's row with the counts of the other slices added."""
         rank = placed.rank + (ahead if self.order.ranking == "unique" else better)
-        return placed._replace(position=placed.position + ahead, rank=rank)
+        return replace(placed, position=placed.position + ahead, rank=rank)
 
     def _merged(self, rows: Iterable[Placed]) -> list[Placed]:
         """Rows of any slices in display order."""
@@ -171,5 +173,5 @@ class MergedView:
             if self.order.ranking == "unique" or (former is not None and now != former):
                 rank = position
             former = now
-            out.append(row._replace(position=position, rank=rank))
+            out.append(replace(row, position=position, rank=rank))
         return out

@@ -16,7 +16,7 @@ import numpy as np
 from boards.model import VALUE_MAX, VALUE_MIN
 from boards.players import Ids
 from boards.rows import Ints, Order
-from boards.views import Found, Key, Keys, Placed, View, placed_of
+from boards.views import Found, Key, Keys, Placed, View
 
 #: Key, second key (0 without), tie moment, player id, achieved moment, version: sorts into display order, for text sorts as its UTF-8 does.
 Row = tuple[int, int, int, str, int, int]
@@ -336,4 +336,4 @@ class SmallView(View):
         value = ~key if self.order.direction == "higher" else key
         if self.order.secondary == "higher":
             second = ~second
-        return placed_of((position, rank, player_id, value, achieved, version, second, tie))
+        return Placed(position, rank, player_id, value, achieved, version, second, tie)
