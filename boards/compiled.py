@@ -150,8 +150,8 @@ def _found(run: Run, slots: Slots, counting: bool) -> tuple[Ints, Rows, Ints]:
     kernels.find_rows(_part(run).whole, slots.astype(np.int64, copy=False), counting, out)
     base = base_of(run).rows
     at, key, second, tie, achieved, version, better = out
-    second, achieved = None if base.second is None else second, None if base.achieved is None else achieved
-    return at, Rows(key, second, tie, slots, achieved, version), better
+    rows = Rows(key, None if base.second is None else second, tie, slots, None if base.achieved is None else achieved, version)
+    return at, rows, better
 
 
 def better(run: Run, key: Ints, second: Ints | None) -> Ints:

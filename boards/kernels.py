@@ -158,17 +158,17 @@ def _slot(players: Any, words: Any, count: int) -> Any:
 
 @njit
 def _find_in(run: Any, delta: int, slot: int, at: int, rows: int, row: int) -> Any:
-    """What `_find` says of a delta, from what it says of the run below."""
+    """What `_find` says of a delta, from what it says of the run below. Who is there already is among the added only if gone from there."""
     if at >= 0:
-        skipped, added = _lower32(run, delta + _GONE, at), _lower32(run, delta + _BEFORE, at + 1)
-        vanished = skipped < run[delta + ROWS] and _i32(run[delta + _GONE], skipped) == at
-        at = -1 if vanished else at + added - skipped
+        skipped = _lower32(run, delta + _GONE, at)
+        if skipped == run[delta + ROWS] or _i32(run[delta + _GONE], skipped) != at:
+            return at + _lower32(run, delta + _BEFORE, at + 1) - skipped, rows, row
     if run[delta] and slot <= _i32(run[delta + _SLOTS], run[delta] - 1):
         entry = _lower32(run, delta + _SLOTS, slot)
         if entry < run[delta] and _i32(run[delta + _SLOTS], entry) == slot:
-            rows, row = delta, int64(_i32(run[delta + _SLOT_ROWS], entry))
-            at = int64(_i32(run[delta + _LANDED], row))
-    return at, rows, row
+            own = int64(_i32(run[delta + _SLOT_ROWS], entry))
+            return int64(_i32(run[delta + _LANDED], own)), delta, own
+    return int64(-1), rows, row
 
 
 @njit
@@ -400,7 +400,6 @@ def _count_better(run: Any, rows: Any, key: Any, second: Any, out: Any) -> None:
             lows[i] = low
     for i in range(out.size):
         out[i] = _better_from(run, _better_in_base(run, lows[i], key[i], second[i]), key[i], second[i])
-
 
 
 @njit(types.void(_ints, _raw, _out), cache=True, nogil=True)
