@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import Executor, Future
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_kernels_say_what_numpy_says(secondary: Direction | None, seed: int, bat
             compiled.better(run, wanted[0], second).tolist(),
             compiled.lower_bound(run, *wanted).tolist(),
             compiled.lower_bound_of_rows(run, present).tolist(),
-            [arrays(lower.folded(upper)) for upper, lower in zip(stack, stack[1:], strict=False)],
+            [arrays(lower.folded(upper)) for upper, lower in pairwise(stack)],
             [arrays(Delta(each.below, each.gone, each.before, each.added, each.slots, each.slot_rows)) for each in stack],
         ]
 
