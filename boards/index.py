@@ -311,7 +311,8 @@ class RankIndex:
         slots = compiled.find_slots(players, ids)
         fresh = np.flatnonzero(slots == NOWHERE)
         if fresh.size:
-            slots[fresh] = players.admit_words(words_of([ids.texts[i] for i in fresh.tolist()]), known=slots[fresh])
+            words = ids.words if fresh.size == len(ids) else words_of([ids.texts[i] for i in fresh.tolist()])
+            slots[fresh] = players.admit_words(words, known=slots[fresh])
         return slots
 
     def _effective(self, added: Rows, leaving: Ints) -> tuple[Ints, Rows]:
