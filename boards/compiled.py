@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from boards.players import Players, Slots, Words
+from boards import runs
+from boards.players import Ids, Players, Slots
 from boards.rows import Ints, Rows, Wanted
 from boards.runs import Base, Run, base_of
 
@@ -35,6 +36,7 @@ def load() -> bool:
     global kernels, reason  # noqa: PLW0603 - one process, one set of compiled code
     if kernels is None and reason in ("not asked for", "not loaded yet"):
         try:
+            runs.kernels = importlib.import_module("boards.merge_kernels")
             kernels = importlib.import_module("boards.kernels")
             reason = ""
         except Exception as error:  # whatever it is: numba is absent, or has nowhere to keep what it compiles
@@ -84,8 +86,9 @@ def _stretches(column: Ints, limit: int) -> tuple[Ints, int]:
     shift = 0
     while (limit >> shift) > max(1, column.size // _PER_STRETCH):
         shift += 1
-    begins = np.arange(0, ((limit >> shift) + 2) << shift, 1 << shift)
-    return column.searchsorted(np.minimum(begins, 2**31 - 1).astype(column.dtype)).astype(np.int32), shift
+    table = np.empty((limit >> shift) + 2, dtype=np.int32)
+    runs.kernels.stretches(column, shift, table)
+    return table, shift
 
 
 def _part(run: Run) -> _Part:
@@ -118,27 +121,37 @@ def place_one(run: Run, player_id: str) -> tuple[int, ...]:
     return placed
 
 
-def find_words(players: Players, words: Words) -> Slots:
+def find_slots(players: Players, ids: Ids) -> Slots:
     """See `Players.find_words`."""
     if kernels is None:
-        return players.find_words(words)
-    out = np.empty(words.shape[0], dtype=np.int64)
-    described = _players(players)
-    kernels.find_slots(described.places, np.ascontiguousarray(words), out)
+        return players.find_words(ids.words)
+    out = np.empty(len(ids), dtype=np.int64)
+    if out.size:
+        described = _players(players)
+        kernels.find_slots(described.places, ids.joined, out)
     return out
 
 
 def find(run: Run, slots: Slots) -> tuple[Ints, Rows]:
     """See `Base.find`; slots of the rows are those asked for, also of the absent."""
+    return run.find(slots) if kernels is None else _found(run, slots, False)[:2]
+
+
+def find_with_better(run: Run, slots: Slots) -> tuple[Ints, Rows, Ints]:
+    """The same, and for each row what `better` says of it, arbitrary for the absent."""
     if kernels is None:
-        return run.find(slots)
-    out = np.zeros((6, slots.size), dtype=np.int64)
-    kernels.find_rows(_part(run).whole, slots.astype(np.int64, copy=False), out)
+        at, rows = run.find(slots)
+        return at, rows, run.better(rows.key, rows.second)
+    return _found(run, slots, True)
+
+
+def _found(run: Run, slots: Slots, counting: bool) -> tuple[Ints, Rows, Ints]:
+    out = np.zeros((7, slots.size), dtype=np.int64)
+    kernels.find_rows(_part(run).whole, slots.astype(np.int64, copy=False), counting, out)
     base = base_of(run).rows
-    at, key, second, tie, achieved, version = out
-    return at, Rows(
-        key, None if base.second is None else second, tie, slots.astype(np.int32), None if base.achieved is None else achieved, version
-    )
+    at, key, second, tie, achieved, version, better = out
+    rows = Rows(key, None if base.second is None else second, tie, slots, None if base.achieved is None else achieved, version)
+    return at, rows, better
 
 
 def better(run: Run, key: Ints, second: Ints | None) -> Ints:
@@ -151,13 +164,23 @@ def better(run: Run, key: Ints, second: Ints | None) -> Ints:
     return out
 
 
-def lower_bound(run: Run, wanted: Wanted) -> Ints:
+def lower_bound(run: Run, key: Ints, second: Ints | None, tie: Ints, ids: Ids) -> Ints:
     """See `Base.lower_bound`."""
     if kernels is None:
-        return run.lower_bound(wanted)
-    out = np.empty(wanted.key.size, dtype=np.int64)
-    columns = (wanted.key, wanted.key if wanted.second is None else wanted.second, wanted.tie)
+        return run.lower_bound(Wanted(key, second, tie, ids.words))
+    return _ahead(run, key, second, tie, np.empty(0, dtype=np.int64), ids.joined)
+
+
+def lower_bound_of_rows(run: Run, rows: Rows) -> Ints:
+    """The same for rows of players who have slots in the table of this run."""
+    if kernels is None:
+        return run.lower_bound(Wanted(rows.key, rows.second, rows.tie, run.players.words(rows.slot)))
+    return _ahead(run, rows.key, rows.second, rows.tie, rows.slot.astype(np.int64), b"")
+
+
+def _ahead(run: Run, key: Ints, second: Ints | None, tie: Ints, slots: Ints, joined: bytes) -> Ints:
+    out = np.empty(key.size, dtype=np.int64)
     described = _players(run.players)
-    key, second, tie = (np.ascontiguousarray(column) for column in columns)
-    kernels.count_ahead(described.places, _part(run).whole, key, second, tie, np.ascontiguousarray(wanted.words), out)
+    key, second, tie = (np.ascontiguousarray(column) for column in (key, key if second is None else second, tie))
+    kernels.count_ahead(described.places, _part(run).whole, key, second, tie, slots, joined, out)
     return out

@@ -8,14 +8,15 @@ it is done: a position in the one is the same position in the other. Views alrea
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from boards import compiled
 from boards.model import Direction, Ranking
-from boards.players import Players, words_of
-from boards.rows import Ints, Order, Rows, Wanted, display_order, narrow
+from boards.players import NOWHERE, Ids, Players, words_of
+from boards.rows import Ints, Order, Rows, display_order, narrow
 from boards.runs import Base, Delta, Run, compacted, deltas_of, folded
 from boards.small import Row, Small, SmallView, check_id, check_number, prefix_of
 from boards.views import Found, Key, Placed, View
@@ -68,8 +69,9 @@ class Batch(NamedTuple):
     @staticmethod
     def of(changes: Sequence[Change]) -> "Batch":
         """Raises OverflowError for a number outside the signed 64-bit range."""
-        ids, value, tie, achieved, version, second = zip(*changes, strict=True) if changes else ((),) * 6
-        return Batch(ids, *(np.array(column, dtype=np.int64) for column in (value, second, tie, achieved, version)))
+        # One column after the other: an iterator for each change would set off the garbage collector.
+        columns = (np.fromiter(map(itemgetter(field), changes), dtype=np.int64, count=len(changes)) for field in (1, 5, 2, 3, 4))
+        return Batch(list(map(itemgetter(0), changes)), *columns)
 
 
 class Kept(NamedTuple):
@@ -165,7 +167,7 @@ class RankIndex:
         """One answer for each id, see `row`."""
         if self._small is not None:
             return [self._kept(player_id, self._small) for player_id in player_ids]
-        slots = compiled.find_words(self._run.players, words_of(player_ids))
+        slots = compiled.find_slots(self._run.players, Ids(player_ids))
         at, rows = compiled.find(self._run, slots)
         second = np.zeros_like(rows.key) if rows.second is None else self._order.second_of(rows.second)
         achieved = rows.tie if rows.achieved is None else rows.achieved
@@ -280,8 +282,7 @@ class RankIndex:
             self._widen(self._small)
         players = self._run.players
         leaving = players.find(list(dict.fromkeys(removed))) if removed else np.empty(0, dtype=np.int64)
-        words = words_of((*batch.player_ids, *benched.player_ids))
-        slots = players.admit_words(words, compiled.find_words(players, words))
+        slots = self._admit(Ids([*batch.player_ids, *benched.player_ids]))
         slots, benched_slots = slots[: len(batch.player_ids)], slots[len(batch.player_ids) :]
         added = Rows(
             self._order.key_of(batch.value),
@@ -304,10 +305,18 @@ class RankIndex:
             self.view = View(self._run, self._order)
         return self.view
 
+    def _admit(self, ids: Ids) -> Ints:
+        """Slots of players, who are distinct; newcomers get theirs."""
+        players = self._run.players
+        slots = compiled.find_slots(players, ids)
+        fresh = np.flatnonzero(slots == NOWHERE)
+        if fresh.size:
+            words = ids.words if fresh.size == len(ids) else words_of([ids.texts[i] for i in fresh.tolist()])
+            slots[fresh] = players.admit_words(words, known=slots[fresh])
+        return slots
+
     def _effective(self, added: Rows, leaving: Ints) -> tuple[Ints, Rows]:
-        """Positions that vanish, ascending, and rows that appear, by slot."""
-        # Ascending, the searches for so many slots share their cache lines.
-        added = added.take(added.slot.argsort())
+        """Positions that vanish, ascending, and rows that appear."""
         gone, rows = compiled.find(self._run, added.slot)
         changed = ~rows.alike(added) | (gone < 0)
         if not changed.all():
@@ -322,9 +331,8 @@ class RankIndex:
         players = self._run.players
         if len(added) > 1:
             added = added.take(display_order(added, players))
-        wanted = Wanted(added.key, added.second, added.tie, players.words(added.slot))
         slot_rows = added.slot.argsort()
-        return Delta(self._run, gone, compiled.lower_bound(self._run, wanted), added, added.slot.take(slot_rows), slot_rows)
+        return Delta(self._run, gone, compiled.lower_bound_of_rows(self._run, added), added, added.slot.take(slot_rows), slot_rows)
 
     def _settled(self, delta: Delta) -> Run:
         """Merge a new delta downwards until sizes fall geometrically again, and see to what has become too large for that."""

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
+from msgspec.structs import replace
 
-from boards.players import words_of
+from boards.players import Ids
 from boards.rows import Ints, Order
 from boards.small import SmallView
-from boards.views import Found, Key, Keys, Placed, View, keys_in_columns, placed_of, sort_key
+from boards.views import Found, Key, Keys, Placed, View, keys_in_columns, sort_key
 
 
 class MergedView:
@@ -60,41 +61,21 @@ class MergedView:
             return self._views[0].places(player_ids)
         if self._small:
             return list(map(self.place, player_ids))
-        out: list[Placed | None] = [None] * len(player_ids)
-        at = np.full(len(player_ids), -1)
-        words = words_of(player_ids)
-        merged = Found(*np.zeros((6, len(player_ids)), dtype=np.int64))
+        ids = Ids(player_ids)
+        merged = Found(np.full(len(ids), -1), *np.zeros((5, len(ids)), dtype=np.int64))
         for view in self._views:
-            found = view.find_words(words)
+            found = view.find(ids)
             here = np.flatnonzero(found.at >= 0)
-            at[here] = here
             for column, own in zip(merged, found, strict=True):
                 column[here] = own[here]
-        at = at[at >= 0]
-        if not at.size:
-            return out
-        merged = Found(*(column[at] for column in merged))
-        better, ahead = self._count(Keys(merged.value, merged.second, merged.tie_ms, words[at]))
+        better, ahead = self._count(Keys(merged.value, merged.second, merged.tie_ms, ids))
         rank = 1 + (ahead if self.order.ranking == "unique" else better)
-        for i, placed in zip(
-            at.tolist(),
-            map(
-                placed_of,
-                zip(
-                    (1 + ahead).tolist(),
-                    rank.tolist(),
-                    [player_ids[i] for i in at.tolist()],
-                    merged.value.tolist(),
-                    merged.achieved_ms.tolist(),
-                    merged.version.tolist(),
-                    merged.second.tolist(),
-                    merged.tie_ms.tolist(),
-                    strict=True,
-                ),
-            ),
-            strict=True,
-        ):
-            out[i] = placed
+        columns = (merged.value, merged.achieved_ms, merged.version, merged.second, merged.tie_ms)
+        out: list[Placed | None] = list(
+            map(Placed, (1 + ahead).tolist(), rank.tolist(), player_ids, *(column.tolist() for column in columns))
+        )
+        for i in np.flatnonzero(merged.at < 0).tolist():
+            out[i] = None
         return out
 
     def after(self, key: Key | None, limit: int) -> list[Placed]:
@@ -166,7 +147,7 @@ class MergedView:
     def _moved(self, placed: Placed, better: int, ahead: int) -> Placed:
         """A slice's row with the counts of the other slices added."""
         rank = placed.rank + (ahead if self.order.ranking == "unique" else better)
-        return placed._replace(position=placed.position + ahead, rank=rank)
+        return replace(placed, position=placed.position + ahead, rank=rank)
 
     def _merged(self, rows: Iterable[Placed]) -> list[Placed]:
         """Rows of any slices in display order."""
@@ -192,5 +173,5 @@ class MergedView:
             if self.order.ranking == "unique" or (former is not None and now != former):
                 rank = position
             former = now
-            out.append(row._replace(position=position, rank=rank))
+            out.append(replace(row, position=position, rank=rank))
         return out

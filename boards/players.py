@@ -32,18 +32,50 @@ _MIX: Final = 0xD6E8FEB86659FD93
 _LAST: Final = 0xCA5A826395121157
 _MASK64: Final = 2**64 - 1
 
+_NO_ZERO: Final = "player ids may not hold the character U+0000"
+
+
+class Ids:
+    """Ids to look up, in the forms that this takes: each is made once, when it is first wanted.
+
+    Both raise ValueError if an id holds a zero character, or is no Unicode text.
+    """
+
+    __slots__ = ("_joined", "_words", "texts")
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self._joined: bytes | None = None
+        self._words: Words | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def joined(self) -> bytes:
+        """UTF-8, with a zero byte between any two."""
+        if self._joined is None:
+            joined = "\0".join(self.texts).encode()
+            if joined.count(b"\0") != max(0, len(self.texts) - 1):
+                raise ValueError(_NO_ZERO)
+            self._joined = joined
+        return self._joined
+
+    @property
+    def words(self) -> Words:
+        """One row each, padded with zero words to the longest."""
+        if self._words is None:
+            self._words = words_of(self.texts)
+        return self._words
+
 
 def words_of(ids: Sequence[str]) -> Words:
-    """The ids as words, one row each, padded with zero words to the longest.
-
-    Raises:
-        ValueError: an id holds a zero character, or is no Unicode text.
-    """
-    raw = [player_id.encode() for player_id in ids]
-    if not raw:
+    """See `Ids.words`."""
+    if not ids:
         return np.empty((0, 1), dtype=np.uint64)
-    if "\0" in "".join(ids):
-        raise ValueError("player ids may not hold the character U+0000")
+    raw = "\0".join(ids).encode().split(b"\0")
+    if len(raw) != len(ids):
+        raise ValueError(_NO_ZERO)
     width = max(1, (max(map(len, raw)) + 7) >> 3)
     return np.array(raw, dtype=f"S{8 * width}").view(">u8").reshape(len(raw), width).astype(np.uint64)
 
@@ -181,7 +213,7 @@ class Players:
         """Slots of `ids`, which are distinct; new ones are registered. Raises as `words_of`, with nothing registered."""
         return self.admit_words(words_of(ids))
 
-    def admit_words(self, words: Words, known: Slots | None = None) -> Slots:
+    def admit_words(self, words: Words, *, known: Slots | None = None) -> Slots:
         """See `admit`. `known` is what `find_words` says now of them, where that has been asked already.
 
         Raises:
@@ -255,7 +287,7 @@ class Players:
         """See `find`; without arrays, for one id."""
         raw = player_id.encode()
         if b"\0" in raw:
-            raise ValueError("player ids may not hold the character U+0000")
+            raise ValueError(_NO_ZERO)
         raw += bytes(-len(raw) % 8)
         return self._find_one([int.from_bytes(raw[i : i + 8], "big") for i in range(0, len(raw), 8)])
 

@@ -146,7 +146,7 @@ def narrow(versions: Ints) -> Ints:
 
 def display_order(rows: Rows, players: Players) -> Ints:
     """The permutation that sorts `rows`. One sort by key; the other columns are looked at only where keys are equal."""
-    order: Ints = rows.key.argsort(kind="stable")
+    order: Ints = rows.key.argsort()
     columns = [column for column in (rows.key, rows.second, rows.tie) if column is not None]
     tied = _tied(order, columns[:1])
     if tied.size:

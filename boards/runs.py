@@ -20,6 +20,10 @@ from boards.rows import Flags, Ints, Rows, Wanted, count_better, lower_bound
 _CHUNK_ROWS: Final = 1 << 18
 
 
+#: `boards.merge_kernels`, once `boards.compiled` has loaded it. Without it, numpy does the same.
+kernels: Any = None
+
+
 def _locate(column: Ints, wanted: Ints) -> tuple[Ints, Flags]:
     """Where each wanted number would go in the sorted column, and whether it is there."""
     wanted = wanted.astype(column.dtype, copy=False)
@@ -131,8 +135,11 @@ class Delta:
         self.below, self.players, self.added, self.described = below, below.players, added, None
         self.gone, self.before = gone.astype(np.int32, copy=False), before.astype(np.int32, copy=False)
         self.slots, self.slot_rows = slots.astype(np.int32, copy=False), slot_rows.astype(np.int32, copy=False)
-        self.landed = (before - _before(self.gone, before) + np.arange(before.size)).astype(np.int32)
-        self.gaps = (gone - np.arange(gone.size)).astype(np.int32)
+        if kernels is None:
+            self.landed = (before - _before(self.gone, before) + np.arange(before.size)).astype(np.int32)
+            self.gaps = (gone - np.arange(gone.size)).astype(np.int32)
+        else:
+            self.landed, self.gaps = kernels.landings(self.gone, self.before)
         self.total = below.total - gone.size + before.size
 
     @property
@@ -213,6 +220,10 @@ class Delta:
 
     def folded(self, upper: "Delta") -> "Delta":
         """This delta and `upper`, which lies on it, as one delta on `below`. Positions alone: no key is compared."""
+        if kernels is not None:
+            own = (self.gone, self.gaps, self.before, self.landed, self.slots, self.slot_rows)
+            gone, before, source, slots, slot_rows = kernels.folded(*own, upper.gone, upper.before, upper.slots, upper.slot_rows)
+            return Delta(self.below, gone, before, upper.added.joined(self.added).take(source), slots, slot_rows)
         passed, mine = _locate(self.landed, upper.gone)
         kept = np.ones(self.before.size, dtype=np.bool_)
         kept[passed[mine]] = False

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from boards.model import VALUE_MAX, VALUE_MIN
-from boards.players import Words, texts_of
+from boards.players import Ids
 from boards.rows import Ints, Order
-from boards.views import Found, Key, Keys, Placed, View, placed_of
+from boards.views import Found, Key, Keys, Placed, View
 
 #: Key, second key (0 without), tie moment, player id, achieved moment, version: sorts into display order, for text sorts as its UTF-8 does.
 Row = tuple[int, int, int, str, int, int]
@@ -276,14 +276,14 @@ class SmallView(View):
         return np.array(better, dtype=np.int64), np.array(ahead, dtype=np.int64)
 
     def count_columns(self, keys: Keys) -> tuple[Ints, Ints]:
-        """See `View.counts`; without a caller's own texts these are made from the words first."""
-        columns = (keys.value.tolist(), keys.second.tolist(), keys.tie_ms.tolist(), texts_of(keys.words))
+        """See `View.counts`."""
+        columns = (keys.value.tolist(), keys.second.tolist(), keys.tie_ms.tolist(), keys.ids.texts)
         return self.counts(list(map(Key, *columns)))
 
-    def find(self, player_ids: Sequence[str]) -> Found:
+    def find(self, ids: Ids) -> Found:
         """See `View.find`."""
         out = []
-        for player_id in player_ids:
+        for player_id in ids.texts:
             row = self.rows.find(player_id)
             if row is None:
                 out.append((-1, 0, 0, 0, 0, 0))
@@ -291,10 +291,6 @@ class SmallView(View):
                 placed = self._answer(0, 0, row)
                 out.append((self.rows.ahead(row), placed.value, placed.second, placed.tie_ms, placed.achieved_ms, placed.version))
         return Found(*np.array(out, dtype=np.int64).reshape(-1, 6).T)
-
-    def find_words(self, words: Words) -> Found:
-        """See `View.find`."""
-        return self.find(texts_of(words))
 
     def sample(self, count: int) -> list[tuple[int, int]]:
         """See `View.sample`."""
@@ -340,4 +336,4 @@ class SmallView(View):
         value = ~key if self.order.direction == "higher" else key
         if self.order.secondary == "higher":
             second = ~second
-        return placed_of((position, rank, player_id, value, achieved, version, second, tie))
+        return Placed(position, rank, player_id, value, achieved, version, second, tie)

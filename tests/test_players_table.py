@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import boards.players as players_module
 from boards import compiled
-from boards.players import NOWHERE, Players, hash_of, hashes_of, texts_of, words_of
+from boards.players import NOWHERE, Ids, Players, hash_of, hashes_of, texts_of, words_of
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
@@ -37,10 +37,10 @@ def test_every_id_is_found_and_nothing_else(ids: list[str], chunk_bits: int, str
         for some in (ids[:half], ids[half:], ids):
             players.admit(some)
         assert players.find(ids).tolist() == list(range(len(ids))) == [players.find_one(player_id) for player_id in ids]
-        assert compiled.find_words(players, words_of(ids)).tolist() == list(range(len(ids)))
+        assert compiled.find_slots(players, Ids(ids)).tolist() == list(range(len(ids)))
         assert players.names(np.arange(len(ids))) == ids
         asked = [text for text in strangers if text not in ids]
-        assert players.find(asked).tolist() == [NOWHERE] * len(asked) == compiled.find_words(players, words_of(asked)).tolist()
+        assert players.find(asked).tolist() == [NOWHERE] * len(asked) == compiled.find_slots(players, Ids(asked)).tolist()
 
 
 @settings(deadline=None, max_examples=60)
@@ -76,8 +76,8 @@ def test_thirty_thousand_ids_through_every_growth(kernels: None) -> None:
         known = min(start + 700, 30_000)
         asked = ids[:known:501] + ids[known : known + 3]
         expected = [*range(0, known, 501), *([NOWHERE] * len(ids[known : known + 3]))]
-        assert compiled.find_words(players, words_of(asked)).tolist() == expected
-    assert compiled.find_words(players, words_of(ids)).tolist() == list(range(30_000))
+        assert compiled.find_slots(players, Ids(asked)).tolist() == expected
+    assert compiled.find_slots(players, Ids(ids)).tolist() == list(range(30_000))
 
 
 def test_a_call_moves_a_bounded_part_of_a_table_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,7 @@ class AgainstSortedList(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         if not kernels:
             self.patch.setattr(compiled, "kernels", None)
+            self.patch.setattr(runs_module, "kernels", None)
         for name, value in (
             ("_COPIED_WHOLE", whole),
             ("_CLASS_ROWS", class_rows),

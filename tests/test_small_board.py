@@ -13,6 +13,7 @@ import pytest
 import boards.index as index_module
 from boards.index import SMALL_UP_TO, Batch, Change, RankIndex
 from boards.model import VALUE_MAX, VALUE_MIN
+from boards.players import Ids
 from boards.small import Row, Small, SmallView
 from boards.views import Key
 
@@ -130,7 +131,7 @@ def test_ids_that_cannot_be_one_and_numbers_out_of_range_are_refused_by_lookups(
 
 def test_columns_of_found_players_are_those_of_a_board_of_columns() -> None:
     names = ["p3", "ghost", "p0"]
-    small, wide = (new(bound).freeze(scores(0, 40)).find(names) for bound in (100, 0))
+    small, wide = (new(bound).freeze(scores(0, 40)).find(Ids(names)) for bound in (100, 0))
     assert small.at.tolist() == wide.at.tolist()
     for mine, its in zip(small, wide, strict=True):
         assert mine.dtype == np.int64
