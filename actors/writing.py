@@ -84,8 +84,9 @@ class Writer:
     drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
-    #: When the newest entry was begun.
+    #: When the newest entry was begun, and whether it was for more than one caller.
     _begun_ms: int = -(10**9)
+    _shared: bool = False
     _much: int = MUCH
     #: Answers that wait for a majority that takes more than this number.
     _confirming: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -221,12 +222,12 @@ class Writer:
                 await self._write_one()
 
     async def _let_entry_grow(self) -> None:
-        """One entry in each stretch of `group_ms`, counted from the clock's zero: what comes meanwhile shares the next one.
+        """While callers share entries, one in each stretch of `group_ms`, counted from the clock's zero.
 
         An entry costs all regions some milliseconds whatever it holds; and the entries of shards that share a process begin
-        together, so that they travel together. Whoever comes after a pause waits for nothing.
+        together, so that they travel together. Whoever comes alone, or after a pause, waits for nothing.
         """
-        group_ms = self.limits.group_ms
+        group_ms = self.limits.group_ms if self._shared else 0
         while (
             group_ms and not self._over and self.draining is None and (now := self.monotonic_ms()) // group_ms == self._begun_ms // group_ms
         ):
@@ -243,6 +244,7 @@ class Writer:
         offset = self.tail.offset + 1
         now_ms, records = self.wall_ms(), list[Record]()
         events, timeout_s = 0, self.limits.ack_timeout_ms / 1000
+        self._shared = len(self.queue) > 1
         boards: dict[str, BoardState] = {}
         decisions: list[tuple[Request, list[Decided]]] = []
         last: list[Change] = []

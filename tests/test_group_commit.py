@@ -68,23 +68,26 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_comes_within_a_stretch_shares_the_next_entry_and_after_a_pause_nobody_waits() -> None:
+def test_while_callers_share_entries_one_is_begun_in_each_stretch_and_who_is_alone_does_not_wait() -> None:
     async def story() -> None:
         told = Written(group_ms=20)
         running = asyncio.create_task(told.writer.run())
-        await told.writer.audit("first", "test", {})
-        assert told.words() == [["first"]], "at once"
+        await told.writer.audit("alone", "test", {})
+        await told.writer.audit("alone again", "test", {})
+        await asyncio.gather(*(told.writer.audit(word, "test", {}) for word in ("one", "other")))
+        assert told.words() == [["alone"], ["alone again"], ["one", "other"]], "at once"
+        del told.entries[:]
         others = [asyncio.create_task(told.writer.audit("second", "test", {}))]
         await turns()
         others.append(asyncio.create_task(told.writer.audit("third", "test", {})))
         await turns()
-        assert told.words() == [["first"]]
+        assert told.words() == []
         told.now_ms = 120
         await asyncio.gather(*others)
-        assert told.words() == [["first"], ["second", "third"]]
+        assert told.words() == [["second", "third"]]
         told.now_ms = 145
         await told.writer.audit("fourth", "test", {})
-        assert told.words()[2:] == [["fourth"]]
+        assert told.words()[1:] == [["fourth"]]
         told.writer.stop()
         await running
 
