@@ -129,13 +129,7 @@ class ReplicaWorker:
 
     async def ask(self, payload: bytes) -> bytes:
         """Questions -> for each an answer, or an error as a value, in order."""
-        return _encode([await self._one(ask) for ask in _asks.decode(payload)])
-
-    async def _one(self, ask: Ask) -> Answer | WireError:
-        try:
-            return await self.actor.ask(ask)
-        except Unanswered as error:
-            return to_wire(error)
+        return _encode(await self.actor.ask_all(_asks.decode(payload)))
 
     async def news(self, since: int) -> bytes:
         """See `ReplicaActor.news`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from actors.answers import answer, check_cursor, open_cursor
+from actors.answers import answer, check_cursor, open_cursor, ranks
 from actors.boards_view import ReplicaMismatch, Turn
 from actors.clocks import monotonic_ms, wall_ms
 from actors.generations_view import BoardSeries, Generation
@@ -24,8 +24,12 @@ from actors.messages import (
     GenerationGone,
     NotServing,
     NotVisibleYet,
+    Rank,
     Top,
+    Unanswered,
     UnknownBoard,
+    WireError,
+    to_wire,
 )
 from actors.ports import ReplicaSpec
 from actors.region_fold import RegionFold, ShardFold
@@ -187,6 +191,29 @@ class ReplicaActor:
             self._news.notify_all()
 
     # -- answering ------------------------------------------------------------------------------------------
+
+    async def ask_all(self, asks: list[Ask]) -> list[Answer | WireError]:
+        """One answer, or error as a value, for each question, in order; ranks in one generation are looked up together."""
+        replies: dict[int, Answer | WireError] = {}
+        groups: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
+        for number, ask in enumerate(asks):
+            if type(ask.question) is Rank and ask.question.mode == "exact" and ask.at_least is None:
+                groups.setdefault((ask.board_id, ask.generation), []).append((number, ask.question.player_id))
+        for (board_id, wanted), group in groups.items():
+            try:
+                series = self._board(board_id)
+                generation = self._generation(series, wanted)
+            except Unanswered:  # each hears it by itself, after such a wait as it asked for
+                continue
+            for (number, _), body in zip(group, ranks(series, generation, [player for _, player in group]), strict=True):
+                replies[number] = self._answer(series, generation, body) if isinstance(body, bytes) else to_wire(body)
+        return [replies[number] if number in replies else await self._value(ask) for number, ask in enumerate(asks)]
+
+    async def _value(self, ask: Ask) -> Answer | WireError:
+        try:
+            return await self.ask(ask)
+        except Unanswered as error:
+            return to_wire(error)
 
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""

@@ -8,18 +8,22 @@ import pytest
 from sharded_boards import BOARD, SHARDS, Board, Journals
 
 import actors.replica
+from actors.answers import TOGETHER_FROM
 from actors.messages import (
     Answer,
     Ask,
     BadCursor,
     BadParameter,
     GenerationGone,
+    Nearby,
     NotServing,
     NotVisibleYet,
     Question,
     Rank,
     Top,
+    Unanswered,
     UnknownBoard,
+    to_wire,
 )
 from actors.ports import ReplicaSpec
 from actors.replica import ReplicaActor
@@ -120,6 +124,50 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Story], None]]:
         asyncio.run(whole())
 
     yield run
+
+
+@pytest.mark.parametrize("listed", [1, TOGETHER_FROM - 1, TOGETHER_FROM, 40])
+def test_joined_questions_get_what_each_would_get_alone(tell: Callable[[Story], None], listed: int) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(*[await region.score(f"p{n}", n % 7) for n in range(50)])
+        await region.publish(await region.score("p3", 100))
+        await region.publish(await region.score("p4", 200))
+        players = [f"p{(13 * n) % 60}" for n in range(listed)]
+        others = [
+            Ask(board_id=OTHER, question=Rank("p1")),
+            Ask(board_id=BOARD, question=Top(limit=3)),
+            Ask(board_id=BOARD, question=Rank("p1", "approximate")),
+            Ask(board_id=BOARD, question=Nearby("p1", 2)),
+            Ask(board_id=BOARD, question=Rank("p1"), generation=9, wait_ms=0),
+            Ask(board_id=BOARD, question=Rank("p1"), at_least=Position(1, 10_000), wait_ms=0),
+            Ask(board_id=BOARD, question=Top(cursor="none of ours")),
+        ]
+        for generation in (None, 1, 2):
+            asks = [Ask(board_id=BOARD, question=Rank(player), generation=generation) for player in players]
+            asks[1:1] = others
+            told = await region.replica.ask_all(asks)
+            assert len(told) == len(asks)
+            for ask, reply in zip(asks, told, strict=True):
+                try:
+                    assert reply == await region.replica.ask(ask)
+                except Unanswered as error:
+                    assert reply == to_wire(error)
+            assert any(isinstance(reply, Answer) for reply in told)
+
+    tell(story)
+
+
+def test_a_body_about_one_exact_place_has_the_envelope_of_its_generation(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1), await region.score('b"o\\b', 2))
+        for player in ("ann", 'b"o\\b'):
+            for generation in (None, 1):
+                told = body(await region.ask(Rank(player), generation))
+                around = body(await region.ask(Nearby(player, 0), generation))
+                assert around.pop("window") == 0
+                assert list(told.items()) == list(around.items())
+
+    tell(story)
 
 
 def body(answer: Answer) -> dict[str, object]:
