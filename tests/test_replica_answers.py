@@ -1,13 +1,16 @@
 """What a read replica answers from its retained generations: pinned, expired, not here yet, and none at all when its fold is wrong."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 from sharded_boards import BOARD, SHARDS, Board, Journals
 
 import actors.replica
+from actors import boards_view
 from actors.answers import TOGETHER_FROM
 from actors.messages import (
     Answer,
@@ -28,6 +31,7 @@ from actors.messages import (
 from actors.ports import ReplicaSpec
 from actors.replica import ReplicaActor
 from boards import checksum
+from boards.index import RankIndex
 from boards.model import Outcome, Row
 from boards.policies import make_rules
 from boards.slicing import slice_of
@@ -382,5 +386,54 @@ def test_a_question_that_waits_while_the_shard_is_folded_anew_is_answered_from_t
         await region.publish(await region.score("bob", 2))
         answer = body(await waiting)
         assert (answer["generation"], answer["total"]) == ("s2", 2)
+
+    tell(story)
+
+
+def test_questions_are_answered_from_the_newest_complete_generation_while_the_next_is_frozen(
+    tell: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. s1 is here. 2. The freeze of s2 has begun, in its thread. 3. Questions get s1; who waits for s2 gets it once it is frozen."""
+    monkeypatch.setattr(boards_view, "LARGE", 0)
+
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        begun, go_on, freeze = threading.Event(), threading.Event(), RankIndex.freeze
+
+        def slow(self: RankIndex, *arguments: Any, **more: Any) -> Any:
+            begun.set()
+            assert go_on.wait(10)
+            return freeze(self, *arguments, **more)
+
+        monkeypatch.setattr(RankIndex, "freeze", slow)
+        bob = await region.score("bob", 2)
+        position = await region.write(bob, Published(0, 2, 0, region.checksum, 2))
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            answer = body(await region.ask())
+            assert (answer["generation"], answer["total"]) == ("s1", 1)
+            with pytest.raises(NotVisibleYet):
+                await region.ask(at_least=position)
+        finally:
+            go_on.set()
+        answer = body(await region.ask(at_least=position, wait_ms=5000))
+        assert (answer["generation"], answer["total"]) == ("s2", 2)
+
+    tell(story)
+
+
+def test_whoever_waits_for_a_position_ends_the_rest_between_two_reads(
+    tell: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The replica has read all, and rests for an hour. 2. More is committed. 3. A question that waits for it is answered."""
+    monkeypatch.setattr(actors.replica, "REST_S", 3600.0)
+
+    async def story(region: Region) -> None:
+        for number in (1, 2):
+            score = await region.score("ann", number)
+            position = await region.write(score, Published(0, number, 0, region.checksum, 1))
+            assert body(await region.ask(at_least=position, wait_ms=5000))["generation"] == f"s{number}"
 
     tell(story)
