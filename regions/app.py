@@ -6,7 +6,7 @@ events. All else, and the OpenAPI document of everything, is FastAPI's; what bot
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -74,13 +74,22 @@ class EdgeApp:
             if not handed_on:
                 await problem_of(self._edge, Request(scope, receive), exc)(scope, receive, send)
 
+    def short(self, raw_path: bytes, query: bytes, headers: Headers) -> Reply | Coroutine[Any, Any, Reply] | None:
+        """What ASGI would answer to a GET, or what will be it, if it is a plain read; None for all else, errors in the path among it."""
+        try:
+            segments = board_path(raw_path)
+        except (ProblemError, InvalidInput):
+            return None
+        return self._plain.begin(segments, query, headers) if segments else None
+
     async def _own(self, scope: Scope, receive: Receive) -> Reply | None:
         """The answer to what this layer takes itself; None for all else. Raises whatever there is to say instead."""
         segments, method = board_path(scope.get("raw_path") or scope["path"].encode()), scope["method"]
         if not segments:
             return None
         if method == "GET":
-            return await self._plain.reply(segments, scope["query_string"], scope["headers"])
+            found = self._plain.begin(segments, scope["query_string"], scope["headers"])
+            return found if found is None or isinstance(found, Reply) else await found
         if method == "OPTIONS":
             return self._preflight(segments[0])
         if method == "POST" and segments[1:] == ["events"]:
@@ -90,7 +99,7 @@ class EdgeApp:
     def _preflight(self, board_id: str) -> Reply:
         """Public boards may be read from any page; of others a page learns nothing."""
         headers: Headers = [(b"allow", b"GET, HEAD, POST, OPTIONS"), (b"vary", b"Origin, Access-Control-Request-Method")]
-        if is_public(self._edge, board_id):
+        if self._edge.is_public(board_id):
             headers += [
                 (b"access-control-allow-origin", b"*"),
                 (b"access-control-allow-methods", b"GET, HEAD"),
@@ -135,17 +144,11 @@ def _decoded(segment: bytes, field: str) -> str:
     raise ProblemError("bad_id", f"{field} in the path is not percent-encoded UTF-8", field=field, allowed="percent-encoded UTF-8")
 
 
-def is_public(edge: Edge, board_id: str) -> bool:
-    """Whether the board is here and open to everyone."""
-    board = edge.backend.board(board_id)
-    return board is not None and board.rules.visibility == "public"
-
-
 def problem_of(edge: Edge, request: Request, exc: Exception) -> Reply:
     """The problem, readable for pages where the answer would have been: a GET on a public board."""
     board, cors = request.url.path.removeprefix("/v1/boards/").partition("/")[0], False
     if request.method == "GET" and request.url.path.startswith("/v1/boards/"):
-        cors = is_public(edge, board)
+        cors = edge.is_public(board)
     return problem_reply(exc, region=edge.backend.region, cors=cors)
 
 

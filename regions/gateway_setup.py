@@ -17,12 +17,12 @@ from journal.ports import Journal
 from journal.redis_journal import RedisJournal, open_client
 from regions.app import create_app
 from regions.backend import Limits
+from regions.edge_protocol import EdgeProtocol
 from regions.faults import Faults
 from regions.friends import open_friends
 from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
-from regions.one_write import OneWrite
 from regions.pooled_backend import HeardElsewhere, PooledBackend
 from regions.process_specs import GatewaySpec
 from regions.routing import Directory
@@ -129,7 +129,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _server(app: Any) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        http=OneWrite,
+        http=EdgeProtocol,
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -4,13 +4,16 @@ The long way is `regions.read_api` behind FastAPI's routes. Both give the same b
 about it is unusual: a known board that it may read, a first page or one player, and a query among the few that clients send.
 """
 
-from collections.abc import Callable
-from typing import Final
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-from actors.messages import Answer, Ask, BoardInfo, Nearby, Percentile, Question, Rank, Top
-from regions.answering import Edge, Headers, Prepared, Reply, game_of, prepare
+from actors.messages import Answer, Ask, BoardInfo, Nearby, Percentile, Question, Rank, Top, Unanswered
+from regions.answering import Edge, Headers, Prepared, Reply, game_of, prepare, problem_reply
 from regions.read_api import TOP_DEFAULT, TOP_MAX, WINDOW_DEFAULT
 from regions.tokens import READERS
+
+_log = logging.getLogger(__name__)
 
 #: What a query means for one player.
 _VIEWS: Final[dict[bytes, Callable[[str], Question]]] = {
@@ -31,10 +34,10 @@ class PlainReads:
         self._edge = edge
         self._pages: dict[tuple[str, int], tuple[Answer, bool, Prepared]] = {}
 
-    async def reply(self, segments: list[str], query: bytes, headers: Headers) -> Reply | None:
-        """The reply to a GET of `segments` (see `regions.app.board_path`), or None if the long way has to be taken.
+    def begin(self, segments: list[str], query: bytes, headers: Headers) -> Reply | Coroutine[Any, Any, Reply] | None:
+        """The reply to a GET of `segments` (see `regions.app.board_path`), or what will be it; None if the long way has to be taken.
 
-        A page that is held ready costs some 5 µs and is answered without giving way to anything else. Raises `Unanswered`.
+        A page that is held ready is there at once and costs some 5 µs. Errors are replies too.
         """
         question = _question(segments, query)
         board = None if question is None else self._edge.backend.board(segments[0])
@@ -51,12 +54,26 @@ class PlainReads:
         public = board.rules.visibility == "public"
         if (authorization is not None or not public) and not self._admits(authorization, board, public=public):
             return None
-        ready = self._edge.backend.ready_top(board, question.limit) if isinstance(question, Top) else None
-        if ready is not None and isinstance(question, Top):
-            answer, prepared = ready, self._page(ready, question, public=public)
-        else:
-            answer = await self._edge.backend.ask(Ask(board_id=board.board_id, question=question, wait_ms=self._edge.limits.wait_ms))
-            prepared = prepare(answer, question, public=public, pinned=False, region=self._edge.backend.region)
+        if isinstance(question, Top):
+            ready = self._edge.backend.ready_top(board, question.limit)
+            if ready is not None:
+                return self._reply(ready, self._page(ready, question, public=public), if_none_match, accept_encoding)
+        return self._asked(question, board.board_id, public, if_none_match, accept_encoding)
+
+    async def _asked(
+        self, question: Question, board_id: str, public: bool, if_none_match: bytes | None, accept_encoding: bytes | None
+    ) -> Reply:
+        edge = self._edge
+        try:
+            answer = await edge.backend.ask(Ask(board_id=board_id, question=question, wait_ms=edge.limits.wait_ms))
+        except Exception as exc:
+            if not isinstance(exc, Unanswered):
+                _log.exception("error in a question to %s", board_id)
+            return problem_reply(exc, region=edge.backend.region, cors=edge.is_public(board_id))
+        prepared = prepare(answer, question, public=public, pinned=False, region=edge.backend.region)
+        return self._reply(answer, prepared, if_none_match, accept_encoding)
+
+    def _reply(self, answer: Answer, prepared: Prepared, if_none_match: bytes | None, accept_encoding: bytes | None) -> Reply:
         age_ms = self._edge.backend.now_ms() - answer.published_ms
         return prepared.reply(if_none_match=if_none_match, accept_encoding=accept_encoding, age_ms=age_ms)
 
