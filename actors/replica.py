@@ -48,7 +48,7 @@ STRIDE = 64
 #: Seconds of folding before questions get a turn.
 TURN_S = 0.001
 #: Seconds that more entries are given to come before a shard's next are read, unless somebody waits for a position.
-REST_S = 0.02
+REST_S = 0.04
 #: Pause before broken slices are folded anew for the first time; it doubles each time, up to 30 s.
 MEND_MIN_S = 0.5
 #: Boards that news are made of before others get a turn.
