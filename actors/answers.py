@@ -23,7 +23,7 @@ from boards.views import Key, Placed
 _encoder = msgspec.json.Encoder()
 
 #: So many players are looked up in one vectorised call; fewer cost less one by one.
-TOGETHER_FROM = 5
+TOGETHER_FROM = 4
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
