@@ -130,9 +130,10 @@ class RegionFold:
         wanted = None if ends else _worth_freezing(opened)
         told: set[str] = set()
         candidates: dict[BoardSeries, None] = {}
+        reached = fold.applied
         for at, records in opened:
-            if at.offset != fold.applied.offset + 1:
-                raise ReplicaMismatch(f"entry {at.offset} came after {fold.applied.offset}")
+            if at.offset != reached.offset + 1:
+                raise ReplicaMismatch(f"entry {at.offset} came after {reached.offset}")
             for record in _in_order(records):
                 if type(record) is Scored:
                     self._score(fold, record)
@@ -144,11 +145,11 @@ class RegionFold:
                     fold.owner, fold.lineage = (record.epoch, record.owner), record.lineage
                 elif hasattr(record, "board"):
                     yield from self._rare(fold, record, record.board, at, turn, wanted, candidates, told)
-            fold.applied = at
-            self._applied[shard] = at.offset
+            reached = at
             yield None
-        reached = fold.applied.offset
-        candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached)
+        # Only now: whoever sees that an entry is folded sees the generations that it brought.
+        fold.applied, self._applied[shard] = reached, reached.offset
+        candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached.offset)
         return told | self._advance(candidates, turn)
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
