@@ -21,8 +21,8 @@ from typing import NamedTuple, cast
 log = logging.getLogger("laurel.actors")
 
 _LENGTH, _NUMBER = struct.Struct("<I"), struct.Struct("<Q")
-#: A longer frame is none of ours.
-FRAME_MAX = 1 << 28
+#: A longer frame is none of ours, nor is a longer one before the token was told.
+FRAME_MAX, TOKEN_MAX = 1 << 28, 64
 
 Call = Callable[[bytes], Awaitable[bytes]]
 
@@ -37,8 +37,8 @@ class Address(NamedTuple):
 class Frames(asyncio.Protocol):
     """Both ends: cuts what arrives into frames."""
 
-    def __init__(self) -> None:
-        self._arrived = bytearray()
+    def __init__(self, frame_max: int) -> None:
+        self._arrived, self._frame_max = bytearray(), frame_max
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -60,8 +60,9 @@ class Frames(asyncio.Protocol):
         arrived += data
         while len(arrived) - at >= _LENGTH.size and self.is_open:
             (length,) = _LENGTH.unpack_from(arrived, at)
-            if length > FRAME_MAX:
+            if length > self._frame_max:
                 self.close()
+                return
             begin = at + _LENGTH.size
             if len(arrived) - begin < length:
                 break
@@ -88,7 +89,7 @@ class Answering(Frames):
     """The replica's end of one connection."""
 
     def __init__(self, call: Call, token: str) -> None:
-        super().__init__()
+        super().__init__(TOKEN_MAX)
         self._call, self._token = call, token.encode()
         self._known = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +101,7 @@ class Answering(Frames):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif hmac.compare_digest(frame, self._token):
-            self._known = True
+            self._known, self._frame_max = True, FRAME_MAX
         else:
             self.close()
 
@@ -117,7 +118,7 @@ class Asking(Frames):
     """The gateway's end. Each call raises ConnectionError when the connection is lost, or the call failed there."""
 
     def __init__(self, token: str) -> None:
-        super().__init__()
+        super().__init__(FRAME_MAX)
         self._token = token.encode()
         self._numbers = count()
         self._waiting: dict[bytes, asyncio.Future[bytes]] = {}

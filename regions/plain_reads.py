@@ -66,12 +66,12 @@ class PlainReads:
         edge = self._edge
         try:
             answer = await edge.backend.ask(Ask(board_id=board_id, question=question, wait_ms=edge.limits.wait_ms))
+            prepared = prepare(answer, question, public=public, pinned=False, region=edge.backend.region)
+            return self._reply(answer, prepared, if_none_match, accept_encoding)
         except Exception as exc:
             if not isinstance(exc, Unanswered):
                 _log.exception("error in a question to %s", board_id)
             return problem_reply(exc, region=edge.backend.region, cors=edge.is_public(board_id))
-        prepared = prepare(answer, question, public=public, pinned=False, region=edge.backend.region)
-        return self._reply(answer, prepared, if_none_match, accept_encoding)
 
     def _reply(self, answer: Answer, prepared: Prepared, if_none_match: bytes | None, accept_encoding: bytes | None) -> Reply:
         age_ms = self._edge.backend.now_ms() - answer.published_ms

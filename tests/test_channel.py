@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actors.remote
-from actors.channel import FRAME_MAX, Address, Answering, Asking, Call
+from actors.channel import FRAME_MAX, TOKEN_MAX, Address, Answering, Asking, Call
 from actors.messages import Answer, Ask, Top
 from actors.remote import RayReplica
 
@@ -143,6 +143,9 @@ def test_a_frame_of_an_impossible_length_ends_the_connection() -> None:
         assert await asking.call(b"x") == b"x"
         answering.data_received((FRAME_MAX + 1).to_bytes(4, "little") + b"x")
         assert not answering.is_open
+        _, stranger = connected(echo)
+        stranger.data_received((TOKEN_MAX + 1).to_bytes(4, "little"))
+        assert not stranger.is_open
 
     asyncio.run(story())
 
