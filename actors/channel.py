@@ -1,8 +1,7 @@
 """Questions from a gateway to a replica of the same machine, over a socket of their own.
 
-A call between actors crosses six threads, each of which has to be woken, and costs both sides about a millisecond of CPU
-together; on a full machine the waking is most of an answer's time. Here it crosses two. Calls between actors stay the way for
-everything rare, and for a replica that cannot be reached like this.
+A call between actors wakes several threads at both ends and costs them together about a millisecond of CPU; here it is one wake-up
+each way. Calls between actors stay the way for everything rare, and for a replica that cannot be reached like this.
 
 A frame is its length, then its content: the first from a gateway is the token, later ones a number and a call's payload; a
 reply has the number and the call's result, or nothing where the call failed.
