@@ -22,6 +22,9 @@ from boards.views import Key, Placed
 
 _encoder = msgspec.json.Encoder()
 
+#: So many players are looked up in one vectorised call; fewer cost less one by one.
+TOGETHER_FROM = 4
+
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
     """Which row a page begins behind, or ends before when it goes `back`, and of what."""
@@ -79,15 +82,14 @@ def answer(board: BoardSeries, generation: Generation, question: Question, key: 
             body["next"] = _link(board, generation, key, rows[-1], back=False) if more else None
             body["previous"] = _link(board, generation, key, rows[0], back=True) if earlier else None
             body["cursors_valid_until"] = format_time(generation.published_ms + board.rules.retention_ms)
-        case Rank(player_id=player, mode=mode):
+        case Rank(player_id=player, mode="exact"):
+            return _ranked(board, generation, _placed(board, generation, player))
+        case Rank(player_id=player):
             placed = _placed(board, generation, player)
             body["player_id"] = player
-            if mode == "exact":
-                body["entries"] = _entries(board, [placed])
-            else:
-                rank, error = _estimated(body, board, generation, placed)
-                body["entries"] = [{"rank": rank, **_row(board, placed)}]
-                body["error_bound"] = error
+            rank, error = _estimated(body, board, generation, placed)
+            body["entries"] = [{"rank": rank, **_row(board, placed)}]
+            body["error_bound"] = error
         case Percentile(player_id=player, mode=mode):
             placed = _placed(board, generation, player)
             body["player_id"] = player
@@ -114,6 +116,24 @@ def answer(board: BoardSeries, generation: Generation, question: Question, key: 
             body["among"], body["entries"] = among, _entries(board, found)
             body["absent"] = [p for p in listed if p not in present]
     return _encoder.encode(body)
+
+
+def ranks(board: BoardSeries, generation: Generation, players: Sequence[str]) -> list[bytes | NotRanked]:
+    """What `answer` says to an exact `Rank` of each of the players, its error as a value; they are looked up together."""
+    view = generation.view
+    found = view.places(players) if len(players) >= TOGETHER_FROM else [view.place(player) for player in players]
+    return [
+        _not_ranked(board, generation, player) if placed is None else _ranked(board, generation, placed)
+        for player, placed in zip(players, found, strict=True)
+    ]
+
+
+def _ranked(board: BoardSeries, generation: Generation, placed: Placed) -> bytes:
+    """The body about one exact place. What is the same in all of a generation is encoded once."""
+    head = generation.kept.get("head")
+    if not isinstance(head, bytes):
+        head = generation.kept["head"] = _encoder.encode(envelope(board, generation))[:-1] + b","
+    return head + _encoder.encode({"player_id": placed.player_id, "entries": _entries(board, [placed])})[1:]
 
 
 def envelope(board: BoardSeries, generation: Generation) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Questions to a replica, joined: what comes while calls are under way shares the next one.
+"""Questions to a replica, joined: what comes shortly after a call, or while calls are under way, shares the next one.
 
-A call to an actor costs its caller and its callee more than most answers do, so at full load one call carries many
-questions. A question that may have to wait for a generation never comes here: it would hold up the others.
+A call to an actor costs its caller and its callee more than most answers do, so one call carries many questions as soon as
+there are many; a question after a pause is asked at once. One that may have to wait for a generation never comes here: it
+would hold up the others.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from actors.messages import Answer, Ask, Top, WireError, from_wire
 #: Calls under way at most, and questions in one.
 CALLS = 2
 QUESTIONS = 128
+#: Seconds from one call to the next, unless that one is full: at most so much later is an answer than it could be.
+GAP_S = 0.004
 
 Call = Callable[[list[Ask]], Awaitable[list[Answer | WireError]]]
 
@@ -26,10 +29,12 @@ def answers_at_once(ask: Ask) -> bool:
 class JoinedAsks:
     """See the module docstring. `call` gives one answer for each question, in order, or raises for all of them."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, *, gap_s: float = GAP_S) -> None:
+        self._call, self._gap_s = call, gap_s
         self._queue: deque[tuple[Ask, asyncio.Future[Answer]]] = deque()
         self._calls: set[asyncio.Task[None]] = set()
+        #: A call left less than the gap ago.
+        self._resting = False
 
     async def ask(self, ask: Ask) -> Answer:
         """Raises `Unanswered`, or what the call raised."""
@@ -39,10 +44,19 @@ class JoinedAsks:
         return await done
 
     def _start(self) -> None:
-        if self._queue and len(self._calls) < CALLS:
-            task = asyncio.get_running_loop().create_task(self._call_some())
-            self._calls.add(task)
-            task.add_done_callback(self._ended)
+        if not self._queue or len(self._calls) >= CALLS or (self._resting and len(self._queue) < QUESTIONS):
+            return
+        loop = asyncio.get_running_loop()
+        if not self._resting:
+            self._resting = True
+            loop.call_later(self._gap_s, self._rested)
+        task = loop.create_task(self._call_some())
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._start()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._calls.discard(task)

@@ -8,8 +8,11 @@ anybody can read them (I8, I11). What makes generations of them is `actors.gener
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
+from actors.steps import Steps, at_once
 from boards import checksum
 from boards.index import Change, Kept, RankIndex, View
 from boards.model import BoardRules, Layout, Row, Status
@@ -31,6 +34,10 @@ from journal.records import (
 #: Plain ints: comparing with a member of an IntEnum costs more than all the rest of a row's turn.
 _ACTIVE, _INVALIDATED = int(Status.ACTIVE), int(Status.INVALIDATED)
 _MASK = 2**64 - 1
+#: Rows settled in one step: some 1 ms.
+SETTLED_AT_ONCE = 256
+#: Players, or changes of a smaller slice, from which on a freeze is handed over as work: others take a millisecond or two at most.
+LARGE, MANY = 5000, 500
 #: Proposals that wait for their marks at most, where a shard of the board is far behind the lead's.
 WAITING_MAX = 4096
 #: How far two clocks may differ before a generation that somebody may still ask for counts as old.
@@ -85,10 +92,22 @@ class SliceRows:
             raise ReplicaMismatch(f"version {row.version} of {player_id} has two rows")
 
     def settle(self) -> None:
-        """Take what is pending into checksum and count. One batched look-up; raises ReplicaMismatch as `take` does."""
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, {}
+        """Take what is pending into checksum and count; raises ReplicaMismatch as `take` does."""
+        at_once(self.settling())
+
+    def settling(self) -> Steps[None]:
+        """See `settle`. One batched look-up for each step."""
+        while self._pending:
+            self._settle_some()
+            yield None
+
+    def _settle_some(self) -> None:
+        if len(self._pending) <= SETTLED_AT_ONCE:
+            pending, self._pending = self._pending, {}
+        else:
+            pending = dict(islice(self._pending.items(), SETTLED_AT_ONCE))
+            for player_id in pending:
+                del self._pending[player_id]
         unknown = [player_id for player_id in pending if player_id not in self._fresh]
         frozen = dict(zip(unknown, self._index.rows(unknown), strict=True))
         for player_id, row in pending.items():
@@ -116,15 +135,19 @@ class SliceRows:
         """From here on `changed` begins anew. The caller has settled."""
         self._dirty = False
 
-    def freeze(self) -> View:
-        """The view of all rows that are settled: the same object as before when there is nothing new."""
+    def freezing(self) -> Steps[View]:
+        """The view of all rows that are settled, in steps: the same object as before when there is nothing new."""
         if self._fresh:
             changes: list[Change] = []
             inactive: list[Change] = []
             for player_id, row in self._fresh.items():
                 change = Change(player_id, row.value, row.tie_ms, row.achieved_ms, row.version, row.second)
                 (changes if row.status == _ACTIVE else inactive).append(change)
-            self._index.freeze(changes, inactive=inactive)
+            freeze = partial(self._index.freeze, changes, inactive=inactive)
+            if self.view.total < LARGE and len(self._fresh) < MANY:
+                freeze()
+            else:
+                yield freeze
             self._fresh = {}
         else:
             # A board that rests lets go of what the background has replaced.
@@ -233,23 +256,21 @@ class SliceFold:
         """Slice 0: its journal says what generations there are."""
         return self.created.slice == 0
 
-    def take(self, record: Record, at: Position, turn: Turn, *, wanted: bool = True) -> None:
+    def take(self, record: Record, at: Position, turn: Turn, *, wanted: bool = True) -> Steps[None]:
         """One record about this slice; `wanted`: a mark may be asked for. Raises ReplicaMismatch."""
-        if isinstance(record, Scored):
-            if record.row is not None:
-                self.rows.take(record.player_id, record.row)
-            return
         match record:
+            case Scored(player_id=player_id, row=row) if row is not None:
+                self.rows.take(player_id, row)
             case Imported():
                 for player_id, row in record.rows:
                     self.rows.take(player_id, row)
             case Published(published_ms=published_ms, checksum=total, count=count):
                 mark = Mark(at.epoch, at.offset, total, count)
-                self._mark(mark, published_ms, turn, keeps=at.offset, wanted=wanted)
+                yield from self._mark(mark, published_ms, turn, keeps=at.offset, wanted=wanted)
                 self._propose(Proposal(record.generation, at, published_ms, self.layout.number, (mark,), total, count), turn)
             case Marked():
                 mark = Mark(at.epoch, at.offset, record.checksum, record.count)
-                self._mark(mark, record.marked_ms, turn, keeps=record.keeps, wanted=wanted)
+                yield from self._mark(mark, record.marked_ms, turn, keeps=record.keeps, wanted=wanted)
             case Manifest(published_ms=published_ms, checksum=total, count=count):
                 self._propose(Proposal(record.generation, at, published_ms, record.layout, record.marks, total, count), turn)
             case Relocating():
@@ -261,18 +282,19 @@ class SliceFold:
             case _:
                 pass
 
-    def _mark(self, mark: Mark, marked_ms: int, turn: Turn, *, keeps: int, wanted: bool) -> None:
-        self.rows.settle()
+    def _mark(self, mark: Mark, marked_ms: int, turn: Turn, *, keeps: int, wanted: bool) -> Steps[None]:
+        yield from self.rows.settling()
         if (mark.checksum, mark.count) != (self.rows.checksum, self.rows.count):
             raise ReplicaMismatch(
                 f"at {mark.epoch}-{mark.offset}: folded {self.rows.count} rows, checksum {self.rows.checksum:016x}; "
                 f"the authority has {mark.count} rows, checksum {mark.checksum:016x}"
             )
+        old = self._old(marked_ms, turn)
+        view = (yield from self.rows.freezing()) if wanted or not old else None
         self.marked = mark.offset
         self.rows.mark()
-        old = self._old(marked_ms, turn)
-        if wanted or not old:
-            self.frozen[mark.offset] = Frozen(mark, self.rows.freeze(), marked_ms)
+        if view is not None:
+            self.frozen[mark.offset] = Frozen(mark, view, marked_ms)
         else:
             self.forgotten = mark.offset
         self._forget(keeps, turn, at_once=old)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from actors.boards_view import ReplicaMismatch, SliceFold, Turn
 from actors.generations_view import BadGeneration, BoardSeries, Generation
 from actors.messages import BoardInfo
+from actors.steps import Steps, at_once
 from journal.ports import Position
 from journal.records import (
     BoardCreated,
@@ -72,9 +73,9 @@ class Mending:
         #: Offset up to which it is folded.
         self.applied = min((one.place.offset for one in self.slices.values()), default=0)
 
-    def feed(self, entries: Sequence[Entry], turn: Turn) -> None:
-        """The next committed entries of the shard."""
-        opened = [(Position(entry.epoch, entry.offset), open_entry(entry)) for entry in entries]
+    def feeding(self, entries: Sequence[Entry], turn: Turn) -> Steps[None]:
+        """Take the next committed entries of the shard."""
+        opened = yield from _opened(entries)
         wanted = _worth_freezing(opened)
         for at, records in opened:
             for record in _in_order(records):
@@ -82,13 +83,14 @@ class Mending:
                 if one is None:
                     continue
                 try:
-                    one.take(record, at, turn, wanted=(one.number, at.offset) in wanted)
+                    yield from one.take(record, at, turn, wanted=(one.number, at.offset) in wanted)
                 except ReplicaMismatch as error:
                     one.broken = str(error)
                 else:
                     if isinstance(record, _BOUNDARIES):  # its checksum speaks for all rows: an earlier one was wrong itself
                         one.broken = ""
             self.applied = at.offset
+            yield None
 
 
 class RegionFold:
@@ -117,16 +119,21 @@ class RegionFold:
         Raises:
             ReplicaMismatch: the entries do not go on where this fold stands. Call `restart`.
         """
+        return at_once(self.applying(shard, entries, committed=committed, now_ms=now_ms, wall_ms=wall_ms))
+
+    def applying(self, shard: str, entries: Sequence[Entry], *, committed: int, now_ms: int, wall_ms: int) -> Steps[set[str]]:
+        """See `apply`. Between two steps questions may be put and nothing else done here; what is not complete yet does not show."""
         fold = self.shards[shard]
         turn = Turn(now_ms, wall_ms, fold.serving)
-        opened = [(Position(entry.epoch, entry.offset), open_entry(entry)) for entry in entries]
+        opened = yield from _opened(entries)
         ends = fold.serving or (bool(entries) and entries[-1].offset >= committed)
         wanted = None if ends else _worth_freezing(opened)
         told: set[str] = set()
         candidates: dict[BoardSeries, None] = {}
+        reached = fold.applied
         for at, records in opened:
-            if at.offset != fold.applied.offset + 1:
-                raise ReplicaMismatch(f"entry {at.offset} came after {fold.applied.offset}")
+            if at.offset != reached.offset + 1:
+                raise ReplicaMismatch(f"entry {at.offset} came after {reached.offset}")
             for record in _in_order(records):
                 if type(record) is Scored:
                     self._score(fold, record)
@@ -137,11 +144,12 @@ class RegionFold:
                 elif isinstance(record, EpochStarted):
                     fold.owner, fold.lineage = (record.epoch, record.owner), record.lineage
                 elif hasattr(record, "board"):
-                    self._rare(fold, record, record.board, at, turn, wanted, candidates, told)
-            fold.applied = at
-            self._applied[shard] = at.offset
-        reached = fold.applied.offset
-        candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached)
+                    yield from self._rare(fold, record, record.board, at, turn, wanted, candidates, told)
+            reached = at
+            yield None
+        # Only now: whoever sees that an entry is folded sees the generations that it brought.
+        fold.applied, self._applied[shard] = reached, reached.offset
+        candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached.offset)
         return told | self._advance(candidates, turn)
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
@@ -192,14 +200,14 @@ class RegionFold:
         wanted: set[tuple[int, int]] | None,
         candidates: dict[BoardSeries, None],
         told: set[str],
-    ) -> None:
+    ) -> Steps[None]:
         one = fold.slices.get(number)
         if one is None:
             raise ReplicaMismatch(f"entry {at.offset} is about board number {number}, which is not in {fold.shard}")
         if one.removing or (one.broken and not isinstance(record, _PLACES)):
             return
         try:
-            one.take(record, at, turn, wanted=wanted is None or (number, at.offset) in wanted)
+            yield from one.take(record, at, turn, wanted=wanted is None or (number, at.offset) in wanted)
         except ReplicaMismatch as error:
             self._break(fold, one, str(error))
         series = self._series(one)
@@ -404,6 +412,15 @@ class RegionFold:
                 candidates[series] = None
                 told.add(series.board_id)
         return told | self._advance(candidates, Turn(now_ms, wall_ms))
+
+
+def _opened(entries: Sequence[Entry]) -> Steps[list[tuple[Position, list[Record]]]]:
+    """Entries with their records."""
+    opened = []
+    for entry in entries:
+        opened.append((Position(entry.epoch, entry.offset), open_entry(entry)))
+        yield None
+    return opened
 
 
 def _in_order(records: list[Record]) -> list[Record]:

@@ -20,6 +20,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors import orders
+from actors.channel import Address, Asking, connect, listen
 from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, Batch, NoAuthority, SubmitResult, Unanswered, WireError, to_wire
 from actors.replica import News, ReplicaActor
@@ -41,6 +42,9 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 #: Seconds after which a call to an actor of this region counts as unanswered.
 CALL_S = 8.0
 
+
+#: Pause before a replica's socket is looked for again; meanwhile questions go by calls.
+RECONNECT_S = 1.0
 
 #: Set for each node of a region by what starts it; 1 is the head.
 NODE_NUMBER = "LAUREL_NODE"
@@ -150,16 +154,16 @@ class ReplicaWorker:
     def __init__(self, factory: str, *arguments: Any) -> None:
         self.actor: ReplicaActor = _make(factory, *arguments)
         self.actor.start()
+        self._listening = asyncio.get_running_loop().create_task(listen(self.ask))
+
+    async def channel(self) -> Address | None:
+        """Where gateways of the same machine ask, see `actors.channel`."""
+        listening = await self._listening
+        return None if listening is None else listening.address
 
     async def ask(self, payload: bytes) -> bytes:
         """Questions -> for each an answer, or an error as a value, in order."""
-        return _encode([await self._one(ask) for ask in _asks.decode(payload)])
-
-    async def _one(self, ask: Ask) -> Answer | WireError:
-        try:
-            return await self.actor.ask(ask)
-        except Unanswered as error:
-            return to_wire(error)
+        return _encode(await self.actor.ask_all(_asks.decode(payload)))
 
     async def news(self, since: int) -> bytes:
         """See `ReplicaActor.news`."""
@@ -209,14 +213,35 @@ async def _await(call: Callable[[], Any], timeout_s: float) -> Any:
 
 
 class RayReplica:
-    """`actors.replica_pool.ReplicaCalls` of a replica actor."""
+    """`actors.replica_pool.ReplicaCalls` of a replica actor: questions over its socket where there is one, all else by calls."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+        self._asking: Asking | None = None
+        self._connecting: asyncio.Task[None] | None = None
 
     async def ask(self, asks: list[Ask], timeout_s: float) -> list[Answer | WireError]:
         """See the port."""
-        return _answers.decode(await _await(functools.partial(self._handle.ask.remote, _encode(asks)), timeout_s))
+        payload = _encode(asks)
+        if self._asking is not None and self._asking.is_open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return _answers.decode(await self._asking.call(payload))
+            except ConnectionError as error:
+                raise TimeoutError(f"the replica did not answer: {error}") from error
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        return _answers.decode(await _await(functools.partial(self._handle.ask.remote, payload), timeout_s))
+
+    async def _connect(self) -> None:
+        try:
+            address = await _await(self._handle.channel.remote, 2.0)
+            self._asking = None if address is None else await connect(address)
+        except (TimeoutError, OSError) as error:
+            log.info("questions to a replica go by calls: %s", error)
+        if self._asking is None or not self._asking.is_open:
+            await asyncio.sleep(RECONNECT_S)
+        self._connecting = None
 
     async def news(self, since: int) -> News:
         """See the port."""

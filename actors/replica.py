@@ -6,13 +6,16 @@ region's journals, also when the authority is away. What a failed call may have 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from actors.answers import answer, check_cursor, open_cursor
+from actors.answers import answer, check_cursor, open_cursor, ranks
 from actors.boards_view import ReplicaMismatch, Turn
 from actors.clocks import monotonic_ms, wall_ms
 from actors.generations_view import BoardSeries, Generation
@@ -24,17 +27,28 @@ from actors.messages import (
     GenerationGone,
     NotServing,
     NotVisibleYet,
+    Rank,
     Top,
+    Unanswered,
     UnknownBoard,
+    WireError,
+    to_wire,
 )
 from actors.ports import ReplicaSpec
 from actors.region_fold import RegionFold, ShardFold
+from actors.steps import Steps
 from journal.ports import Journal, JournalUnavailable, Position
 
 log = logging.getLogger("laurel.replica")
 
+T = TypeVar("T")
+
 #: Entries read at once.
 STRIDE = 64
+#: Seconds of folding before questions get a turn.
+TURN_S = 0.001
+#: Seconds that more entries are given to come before a shard's next are read, unless somebody waits for a position.
+REST_S = 0.04
 #: Pause before broken slices are folded anew for the first time; it doubles each time, up to 30 s.
 MEND_MIN_S = 0.5
 #: Boards that news are made of before others get a turn.
@@ -73,6 +87,12 @@ class ReplicaActor:
         #: Removals up to this number are not remembered.
         self._forgotten = 0
         self._news = asyncio.Condition()
+        #: Held by whoever changes the fold: that is done in steps, with questions in between.
+        self._folding = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="freeze")
+        #: Questions that wait for what is not here yet, and whether there are any.
+        self._waiting = 0
+        self._awaited = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._menders: dict[str, asyncio.Task[None]] = {}
 
@@ -92,6 +112,7 @@ class ReplicaActor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._thread.shutdown()
         for journal in self._journals.values():
             await journal.close()
 
@@ -113,18 +134,21 @@ class ReplicaActor:
                 while fold.applied.offset < committed:
                     limit, rebuilds = min(STRIDE, committed - fold.applied.offset), fold.rebuilds
                     entries = [x for x in await journal.read(fold.applied.offset + 1, limit=limit) if x.offset <= committed]
-                    if fold.rebuilds != rebuilds:  # with another shard, which was to be read again
-                        continue
-                    if not entries:
+                    if not entries and fold.rebuilds == rebuilds:
                         await self._rebuild(fold, "the journal no longer holds the next entry")
                         break
-                    seen = fold.owner, fold.lineage
-                    told = self.fold.apply(fold.shard, entries, committed=committed, now_ms=monotonic_ms(), wall_ms=wall_ms())
-                    self._mend_broken()
+                    async with self._folding:
+                        if fold.rebuilds != rebuilds:  # with another shard, which was to be read again
+                            continue
+                        seen = fold.owner, fold.lineage
+                        steps = self.fold.applying(fold.shard, entries, committed=committed, now_ms=monotonic_ms(), wall_ms=wall_ms())
+                        told = await self._take(steps)
+                        self._mend_broken()
                     await self._tell(told, always=(fold.owner, fold.lineage) != seen)
                     await asyncio.sleep(0)
                 else:
                     await self._caught_up(fold)
+                    await self._rest()
             except JournalUnavailable as error:
                 log.warning("%s: %s", fold.shard, error)
                 await asyncio.sleep(0.2)
@@ -133,15 +157,40 @@ class ReplicaActor:
                 await self._rebuild(fold, str(error))
                 await asyncio.sleep(min(30.0, 0.5 * 2 ** min(fold.rebuilds, 6)))
 
+    async def _take(self, steps: Steps[T]) -> T:
+        """Do it in turns with whoever asks, and what takes long in a thread."""
+        begun = time.monotonic()
+        while True:
+            try:
+                work = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if work is not None:
+                await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            elif time.monotonic() - begun < TURN_S:
+                continue
+            else:
+                await asyncio.sleep(0)
+            begun = time.monotonic()
+
+    async def _rest(self) -> None:
+        """A larger read costs less than two: let more come, unless somebody waits for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_S):
+                await self._awaited.wait()
+
     async def _caught_up(self, fold: ShardFold) -> None:
         if not fold.serving or fold.stopped:
-            told = self.fold.caught_up(fold.shard, now_ms=monotonic_ms(), wall_ms=wall_ms())
-            self._mend_broken()
+            async with self._folding:
+                told = self.fold.caught_up(fold.shard, now_ms=monotonic_ms(), wall_ms=wall_ms())
+                self._mend_broken()
             await self._tell(told, always=True)
 
     async def _rebuild(self, fold: ShardFold, why: str) -> None:
         """Forget this shard's fold and start from entry 1; nothing of it is served meanwhile (see `RegionFold.restart`)."""
-        self.fold.restart(fold.shard, why)
+        async with self._folding:
+            self.fold.restart(fold.shard, why)
         await self._tell((), always=True)
 
     def _mend_broken(self) -> None:
@@ -156,15 +205,21 @@ class ReplicaActor:
             while fold.rebuilds == rebuilds and (mending := self.fold.mending(fold.shard)) is not None:
                 log.error("%s: %s", fold.shard, fold.alarm)
                 await asyncio.sleep(min(30.0, MEND_MIN_S * 2 ** min(max(one.repairs for one in mending.slices.values()), 6)))
-                while fold.rebuilds == rebuilds and mending.applied < fold.applied.offset:
-                    limit = min(STRIDE, fold.applied.offset - mending.applied)
-                    entries = await journal.read(mending.applied + 1, limit=limit)
-                    if not entries:
-                        return
-                    mending.feed(entries, Turn(monotonic_ms(), wall_ms(), live=False))
-                    await asyncio.sleep(0)
-                if fold.rebuilds == rebuilds:
-                    await self._tell(self.fold.mended(fold.shard, mending, now_ms=monotonic_ms(), wall_ms=wall_ms()))
+                told: set[str] | None = None
+                while told is None and fold.rebuilds == rebuilds:
+                    if mending.applied < fold.applied.offset:
+                        limit = min(STRIDE, fold.applied.offset - mending.applied)
+                        entries = await journal.read(mending.applied + 1, limit=limit)
+                        if not entries:
+                            return
+                        await self._take(mending.feeding(entries, Turn(monotonic_ms(), wall_ms(), live=False)))
+                        await asyncio.sleep(0)
+                        continue
+                    async with self._folding:
+                        if fold.rebuilds == rebuilds and mending.applied == fold.applied.offset:
+                            told = self.fold.mended(fold.shard, mending, now_ms=monotonic_ms(), wall_ms=wall_ms())
+                if told is not None:
+                    await self._tell(told)
         except JournalUnavailable as error:
             log.warning("%s: %s", fold.shard, error)
         finally:
@@ -187,6 +242,29 @@ class ReplicaActor:
             self._news.notify_all()
 
     # -- answering ------------------------------------------------------------------------------------------
+
+    async def ask_all(self, asks: list[Ask]) -> list[Answer | WireError]:
+        """One answer, or error as a value, for each question, in order; ranks in one generation are looked up together."""
+        replies: dict[int, Answer | WireError] = {}
+        groups: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
+        for number, ask in enumerate(asks):
+            if type(ask.question) is Rank and ask.question.mode == "exact" and ask.at_least is None:
+                groups.setdefault((ask.board_id, ask.generation), []).append((number, ask.question.player_id))
+        for (board_id, wanted), group in groups.items():
+            try:
+                series = self._board(board_id)
+                generation = self._generation(series, wanted)
+            except Unanswered:  # each hears it by itself, after such a wait as it asked for
+                continue
+            for (number, _), body in zip(group, ranks(series, generation, [player for _, player in group]), strict=True):
+                replies[number] = self._answer(series, generation, body) if isinstance(body, bytes) else to_wire(body)
+        return [replies[number] if number in replies else await self._value(ask) for number, ask in enumerate(asks)]
+
+    async def _value(self, ask: Ask) -> Answer | WireError:
+        try:
+            return await self.ask(ask)
+        except Unanswered as error:
+            return to_wire(error)
 
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""
@@ -293,11 +371,17 @@ class ReplicaActor:
         """Whether `holds` within the time; looked at after each entry that is folded."""
         if holds():
             return True
+        self._waiting += 1
+        self._awaited.set()
         try:
             async with self._news:
                 await asyncio.wait_for(self._news.wait_for(holds), wait_ms / 1000)
         except TimeoutError:
             return False
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._awaited.clear()
         return True
 
     async def news(self, since: int, timeout_s: float = 5.0) -> News:

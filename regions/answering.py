@@ -218,6 +218,11 @@ class Edge:
         if not self.backend.knows_boards:
             raise NotServing(f"{self.backend.region} has just started and does not know all boards yet")
 
+    def is_public(self, board_id: str) -> bool:
+        """Whether the board is here and open to everyone."""
+        board = self.backend.board(board_id)
+        return board is not None and board.rules.visibility == "public"
+
     def readable_board(self, request: Request, board_id: str) -> BoardInfo:
         """The board, if this request may read it: public ones need no token."""
         claims = self.claims_if_any(request)

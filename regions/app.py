@@ -1,12 +1,12 @@
 """The public HTTP edge of a region: an ASGI app on a `regions.backend.Backend`.
 
 Two layers. `EdgeApp` reads the path as it was sent, so that an id with a slash or a broken escape is a 422
-with its field and not a router's 404, and answers the two hot calls itself: the newest first page, and
-events. All else, and the OpenAPI document of everything, is FastAPI's. Both use the same handlers.
+with its field and not a router's 404, and answers the hot calls itself: plain reads (`regions.plain_reads`), and
+events. All else, and the OpenAPI document of everything, is FastAPI's; what both layers answer has the same bytes.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -25,8 +25,9 @@ from regions.backend import Backend, Limits
 from regions.boards_api import PAGE_DEFAULT, PAGE_MAX
 from regions.friends import FriendsSource
 from regions.friends_api import FriendsBoards
+from regions.plain_reads import PlainReads
 from regions.problems import ProblemError
-from regions.read_api import TOP_DEFAULT, TOP_MAX, WINDOW_DEFAULT, WINDOW_MAX, ReadyTop
+from regions.read_api import TOP_DEFAULT, TOP_MAX, WINDOW_DEFAULT, WINDOW_MAX
 from regions.tokens import TokenError, TokenVerifier
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class EdgeApp:
 
     def __init__(self, edge: Edge, friends: FriendsSource | None = None) -> None:
         self._edge = edge
-        self._ready_top = ReadyTop(edge)
+        self._plain = PlainReads(edge)
         self.api = make_api(edge, friends)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,41 +56,50 @@ class EdgeApp:
         if scope["type"] != "http":
             await self.api(scope, receive, send)
             return
-        method, path = scope["method"], scope["path"]
-        if path.endswith("/top") and path.startswith("/v1/boards/") and method in ("GET", "HEAD"):
-            reply = self._ready_top.reply(path[11:-4], scope["query_string"], scope["headers"])
-            if reply is not None:
-                body = reply.body if method == "GET" else b""
-                await send({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
-                await send({"type": "http.response.body", "body": body})
-                return
-        if method == "HEAD":
+        if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _without_body(send)
-        await self._answer(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, segments = Request(scope, receive), None
+        #: FastAPI has answered already before it lets an error through.
+        handed_on = False
         try:
-            segments = board_path(scope.get("raw_path") or scope["path"].encode())
-            if segments and scope["method"] == "OPTIONS":
-                await self._preflight(segments[0])(scope, receive, send)
-            elif segments and scope["method"] == "POST" and segments[1:] == ["events"]:
-                reply = await submit_api.submit(self._edge, request, segments[0])
-                await reply(scope, receive, send)
-            else:
+            reply = await self._own(scope, receive)
+            if reply is None:
+                handed_on = True
                 await self.api(scope, receive, send)
+            else:
+                await reply(scope, receive, send)
         except (ProblemError, TokenError, InvalidInput, Unanswered) as exc:
-            await problem_of(self._edge, request, exc)(scope, receive, send)
+            await problem_of(self._edge, Request(scope, receive), exc)(scope, receive, send)
         except Exception as exc:
             _log.exception("error in %s %s", scope["method"], scope["path"])
-            # FastAPI has answered already before it lets an error through.
-            if segments and segments[1:] == ["events"]:
-                await problem_of(self._edge, request, exc)(scope, receive, send)
+            if not handed_on:
+                await problem_of(self._edge, Request(scope, receive), exc)(scope, receive, send)
+
+    def short(self, raw_path: bytes, query: bytes, headers: Headers) -> Reply | Coroutine[Any, Any, Reply] | None:
+        """What ASGI would answer to a GET, or what will be it, if it is a plain read; None for all else, errors in the path among it."""
+        try:
+            segments = board_path(raw_path)
+        except (ProblemError, InvalidInput):
+            return None
+        return self._plain.begin(segments, query, headers) if segments else None
+
+    async def _own(self, scope: Scope, receive: Receive) -> Reply | None:
+        """The answer to what this layer takes itself; None for all else. Raises whatever there is to say instead."""
+        segments, method = board_path(scope.get("raw_path") or scope["path"].encode()), scope["method"]
+        if not segments:
+            return None
+        if method == "GET":
+            found = self._plain.begin(segments, scope["query_string"], scope["headers"])
+            return found if found is None or isinstance(found, Reply) else await found
+        if method == "OPTIONS":
+            return self._preflight(segments[0])
+        if method == "POST" and segments[1:] == ["events"]:
+            return await submit_api.submit(self._edge, Request(scope, receive), segments[0])
+        return None
 
     def _preflight(self, board_id: str) -> Reply:
         """Public boards may be read from any page; of others a page learns nothing."""
         headers: Headers = [(b"allow", b"GET, HEAD, POST, OPTIONS"), (b"vary", b"Origin, Access-Control-Request-Method")]
-        if is_public(self._edge, board_id):
+        if self._edge.is_public(board_id):
             headers += [
                 (b"access-control-allow-origin", b"*"),
                 (b"access-control-allow-methods", b"GET, HEAD"),
@@ -134,17 +144,11 @@ def _decoded(segment: bytes, field: str) -> str:
     raise ProblemError("bad_id", f"{field} in the path is not percent-encoded UTF-8", field=field, allowed="percent-encoded UTF-8")
 
 
-def is_public(edge: Edge, board_id: str) -> bool:
-    """Whether the board is here and open to everyone."""
-    board = edge.backend.board(board_id)
-    return board is not None and board.rules.visibility == "public"
-
-
 def problem_of(edge: Edge, request: Request, exc: Exception) -> Reply:
     """The problem, readable for pages where the answer would have been: a GET on a public board."""
     board, cors = request.url.path.removeprefix("/v1/boards/").partition("/")[0], False
     if request.method == "GET" and request.url.path.startswith("/v1/boards/"):
-        cors = is_public(edge, board)
+        cors = edge.is_public(board)
     return problem_reply(exc, region=edge.backend.region, cors=cors)
 
 

@@ -17,6 +17,7 @@ from journal.ports import Journal
 from journal.redis_journal import RedisJournal, open_client
 from regions.app import create_app
 from regions.backend import Limits
+from regions.edge_protocol import EdgeProtocol
 from regions.faults import Faults
 from regions.friends import open_friends
 from regions.granting import Granting
@@ -127,6 +128,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _server(app: Any) -> uvicorn.Server:
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_keep_alive=75, server_header=False, date_header=True
+        app,
+        http=EdgeProtocol,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        server_header=False,
+        date_header=True,
+        # Nobody asks for a client's address: no middleware that finds it out.
+        proxy_headers=False,
     )
     return uvicorn.Server(config)

@@ -8,13 +8,12 @@ import re
 
 from starlette.requests import Request
 
-from actors.messages import Answer, Ask, BoardInfo, Mode, Nearby, Percentile, Question, Rank, Ranks, Top
+from actors.messages import Ask, BoardInfo, Mode, Nearby, Percentile, Question, Rank, Ranks, Top
 from boards.ids import check_player_id
 from journal.ports import Position
-from regions.answering import Edge, Headers, Prepared, Reply, prepare
+from regions.answering import Edge, Reply, prepare
 from regions.problems import ProblemError
 from regions.submit_api import check_fields, read_object, read_query
-from regions.tokens import READERS
 
 _PINS = ("generation", "at_least")
 TOP_DEFAULT, TOP_MAX = 100, 1000
@@ -160,64 +159,3 @@ def read_whole(query: dict[str, str], name: str, default: int, low: int, high: i
 def _header(request: Request, name: str) -> bytes | None:
     value = request.headers.get(name)
     return None if value is None else value.encode("latin-1")
-
-
-class ReadyTop:
-    """The short way for the most common question: the newest first page of a board, which the gateway holds encoded.
-
-    Answers nothing that needs a word of explanation: whatever is unusual is left to `top`, with the same result.
-    """
-
-    #: Pages whose headers and compressed form are kept; beyond it they are made anew.
-    PAGES_MAX = 4096
-
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-        self._pages: dict[tuple[str, int], tuple[Answer, bool, Prepared]] = {}
-
-    def reply(self, board_id: str, query: bytes, headers: Headers) -> Reply | None:
-        """The response, or None if the long way has to be taken. Cost: about 5 µs."""
-        board = self._edge.backend.board(board_id)
-        if board is None:
-            return None
-        limit = TOP_DEFAULT
-        if query:
-            digits = query[6:]
-            if not (query[:6] == b"limit=" and 0 < len(digits) <= 4 and digits.isdigit() and digits[0] != 48):
-                return None
-            limit = int(digits)
-            if limit > TOP_MAX:
-                return None
-        if_none_match = accept_encoding = authorization = None
-        for name, value in headers:
-            if name == b"accept-encoding":
-                accept_encoding = value if accept_encoding is None else accept_encoding
-            elif name == b"if-none-match":
-                if_none_match = value if if_none_match is None else if_none_match
-            elif name == b"authorization":
-                authorization = value if authorization is None else authorization
-        public = board.rules.visibility == "public"
-        if (authorization is not None or not public) and not self._admits(authorization, board, public=public):
-            return None
-        answer = self._edge.backend.ready_top(board, limit)
-        if answer is None:
-            return None
-        kept = self._pages.get((board_id, limit))
-        if kept is not None and kept[0] is answer and kept[1] is public:
-            prepared = kept[2]
-        else:
-            prepared = prepare(answer, Top(limit=limit), public=public, pinned=False, region=self._edge.backend.region)
-            if len(self._pages) >= self.PAGES_MAX:
-                self._pages.clear()
-            self._pages[board_id, limit] = (answer, public, prepared)
-        age_ms = self._edge.backend.now_ms() - answer.published_ms
-        return prepared.reply(if_none_match=if_none_match, accept_encoding=accept_encoding, age_ms=age_ms)
-
-    def _admits(self, authorization: bytes | None, board: BoardInfo, *, public: bool) -> bool:
-        try:
-            claims = self._edge.verifier.verify_header(None if authorization is None else authorization.decode("latin-1"))
-            if not public:
-                claims.require(READERS, board.board_id.partition(":")[0])
-        except Exception:  # whatever it is, the long way finds it again and says what it was
-            return False
-        return True

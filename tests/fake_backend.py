@@ -23,6 +23,7 @@ from actors.messages import (
     NotRanked,
     NotServing,
     NotVisibleYet,
+    Percentile,
     Rank,
     SubmitResult,
     Top,
@@ -196,8 +197,9 @@ class FakeBackend:
             rows = view.page(start, question.limit)
             after = start + question.limit
             extra = {"next": _cursor(number, after) if after < view.total else None, "previous": None}
-        elif isinstance(question, Rank):
+        elif isinstance(question, Rank | Percentile):
             rows = [_placed(view, question.player_id)]
+            extra = {} if isinstance(question, Rank) else {"percentile": 100 * rows[0].position / view.total}
         elif isinstance(question, Nearby):
             _placed(view, question.player_id)
             rows, extra = view.window(question.player_id, question.window), {"player_id": question.player_id}

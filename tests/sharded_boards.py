@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from actors.boards_view import Turn
 from actors.region_fold import RegionFold
+from actors.steps import at_once
 from boards import checksum
 from boards.comparator import sort_key
 from boards.model import BoardRules, Layout, Outcome, Row
@@ -247,5 +248,5 @@ def mend(region: RegionFold, journals: Journals) -> None:
     for shard, fold in region.shards.items():
         mending = region.mending(shard)
         if mending is not None:
-            mending.feed(journals.entries[shard][mending.applied : fold.applied.offset], Turn(0, 0, live=False))
+            at_once(mending.feeding(journals.entries[shard][mending.applied : fold.applied.offset], Turn(0, 0, live=False)))
             region.mended(shard, mending, now_ms=0, wall_ms=0)

@@ -46,6 +46,25 @@ def test_what_comes_while_calls_are_under_way_shares_the_next_one() -> None:
     assert max(sizes) <= QUESTIONS
 
 
+def test_a_question_after_a_pause_leaves_at_once_and_those_soon_after_it_share_a_call() -> None:
+    """1. One alone is asked without delay. 2. The gap never ends here: the next leave when a call is full. 3. Here it ends soon."""
+
+    async def story(gap_s: float, more: int) -> list[int]:
+        sizes: list[int] = []
+
+        async def call(asks: list[Ask]) -> list[Answer | WireError]:
+            sizes.append(len(asks))
+            return [reply_to(ask) for ask in asks]
+
+        joined = JoinedAsks(call, gap_s=gap_s)
+        await joined.ask(question(1))
+        await asyncio.gather(*(joined.ask(question(10 * n)) for n in range(more)))
+        return sizes
+
+    assert asyncio.run(story(3600.0, QUESTIONS)) == [1, QUESTIONS]
+    assert asyncio.run(story(0.02, 5)) == [1, 5]
+
+
 def test_a_call_that_fails_fails_its_own_askers_only_and_an_asker_that_left_is_passed_over() -> None:
     calls = 0
 

@@ -1,29 +1,37 @@
 """What a read replica answers from its retained generations: pinned, expired, not here yet, and none at all when its fold is wrong."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 from sharded_boards import BOARD, SHARDS, Board, Journals
 
 import actors.replica
+from actors import boards_view
+from actors.answers import TOGETHER_FROM
 from actors.messages import (
     Answer,
     Ask,
     BadCursor,
     BadParameter,
     GenerationGone,
+    Nearby,
     NotServing,
     NotVisibleYet,
     Question,
     Rank,
     Top,
+    Unanswered,
     UnknownBoard,
+    to_wire,
 )
 from actors.ports import ReplicaSpec
 from actors.replica import ReplicaActor
 from boards import checksum
+from boards.index import RankIndex
 from boards.model import Outcome, Row
 from boards.policies import make_rules
 from boards.slicing import slice_of
@@ -120,6 +128,50 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Story], None]]:
         asyncio.run(whole())
 
     yield run
+
+
+@pytest.mark.parametrize("listed", [1, TOGETHER_FROM - 1, TOGETHER_FROM, 40])
+def test_joined_questions_get_what_each_would_get_alone(tell: Callable[[Story], None], listed: int) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(*[await region.score(f"p{n}", n % 7) for n in range(50)])
+        await region.publish(await region.score("p3", 100))
+        await region.publish(await region.score("p4", 200))
+        players = [f"p{(13 * n) % 60}" for n in range(listed)]
+        others = [
+            Ask(board_id=OTHER, question=Rank("p1")),
+            Ask(board_id=BOARD, question=Top(limit=3)),
+            Ask(board_id=BOARD, question=Rank("p1", "approximate")),
+            Ask(board_id=BOARD, question=Nearby("p1", 2)),
+            Ask(board_id=BOARD, question=Rank("p1"), generation=9, wait_ms=0),
+            Ask(board_id=BOARD, question=Rank("p1"), at_least=Position(1, 10_000), wait_ms=0),
+            Ask(board_id=BOARD, question=Top(cursor="none of ours")),
+        ]
+        for generation in (None, 1, 2):
+            asks = [Ask(board_id=BOARD, question=Rank(player), generation=generation) for player in players]
+            asks[1:1] = others
+            told = await region.replica.ask_all(asks)
+            assert len(told) == len(asks)
+            for ask, reply in zip(asks, told, strict=True):
+                try:
+                    assert reply == await region.replica.ask(ask)
+                except Unanswered as error:
+                    assert reply == to_wire(error)
+            assert any(isinstance(reply, Answer) for reply in told)
+
+    tell(story)
+
+
+def test_a_body_about_one_exact_place_has_the_envelope_of_its_generation(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1), await region.score('b"o\\b', 2))
+        for player in ("ann", 'b"o\\b'):
+            for generation in (None, 1):
+                told = body(await region.ask(Rank(player), generation))
+                around = body(await region.ask(Nearby(player, 0), generation))
+                assert around.pop("window") == 0
+                assert list(told.items()) == list(around.items())
+
+    tell(story)
 
 
 def body(answer: Answer) -> dict[str, object]:
@@ -334,5 +386,54 @@ def test_a_question_that_waits_while_the_shard_is_folded_anew_is_answered_from_t
         await region.publish(await region.score("bob", 2))
         answer = body(await waiting)
         assert (answer["generation"], answer["total"]) == ("s2", 2)
+
+    tell(story)
+
+
+def test_questions_are_answered_from_the_newest_complete_generation_while_the_next_is_frozen(
+    tell: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. s1 is here. 2. The freeze of s2 has begun, in its thread. 3. Questions get s1; who waits for s2 gets it once it is frozen."""
+    monkeypatch.setattr(boards_view, "LARGE", 0)
+
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        begun, go_on, freeze = threading.Event(), threading.Event(), RankIndex.freeze
+
+        def slow(self: RankIndex, *arguments: Any, **more: Any) -> Any:
+            begun.set()
+            assert go_on.wait(10)
+            return freeze(self, *arguments, **more)
+
+        monkeypatch.setattr(RankIndex, "freeze", slow)
+        bob = await region.score("bob", 2)
+        position = await region.write(bob, Published(0, 2, 0, region.checksum, 2))
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            answer = body(await region.ask())
+            assert (answer["generation"], answer["total"]) == ("s1", 1)
+            with pytest.raises(NotVisibleYet):
+                await region.ask(at_least=position)
+        finally:
+            go_on.set()
+        answer = body(await region.ask(at_least=position, wait_ms=5000))
+        assert (answer["generation"], answer["total"]) == ("s2", 2)
+
+    tell(story)
+
+
+def test_whoever_waits_for_a_position_ends_the_rest_between_two_reads(
+    tell: Callable[[Story], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. The replica has read all, and rests for an hour. 2. More is committed. 3. A question that waits for it is answered."""
+    monkeypatch.setattr(actors.replica, "REST_S", 3600.0)
+
+    async def story(region: Region) -> None:
+        for number in (1, 2):
+            score = await region.score("ann", number)
+            position = await region.write(score, Published(0, number, 0, region.checksum, 1))
+            assert body(await region.ask(at_least=position, wait_ms=5000))["generation"] == f"s{number}"
 
     tell(story)
