@@ -6,6 +6,7 @@ ends within the measured window counts; what is under way at its end is waited f
 
 import contextlib
 import multiprocessing
+import os
 import time
 from array import array
 from collections import Counter
@@ -71,7 +72,12 @@ class Job(Protocol):
 
 
 def _serve(pipe: Connection) -> None:
-    """A client process: jobs in, tallies out, until None."""
+    """A client process: jobs in, tallies out, until None.
+
+    Linux shares a machine that is full evenly between sessions. Each region has one, so each client gets one too: clients stand for
+    other machines, and shall not wait for each other.
+    """
+    os.setsid()
     while (job := pipe.recv()) is not None:
         try:
             job.prepare()
