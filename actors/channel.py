@@ -1,7 +1,7 @@
-"""Questions from a gateway to a replica of the same machine, over a socket of their own.
+"""What a gateway asks the actors of its machine all the time, questions and submissions, over sockets of their own.
 
 A call between actors wakes several threads at both ends and costs them together about a millisecond of CPU; here it is one wake-up
-each way. Calls between actors stay the way for everything rare, and for a replica that cannot be reached like this.
+each way. Calls between actors stay the way for everything rare, and for an actor that cannot be reached like this.
 
 A frame is its length, then its content: the first from a gateway is the token, later ones a number and a call's payload; a
 reply has the number and the call's result, or nothing where the call failed.
@@ -27,7 +27,7 @@ Call = Callable[[bytes], Awaitable[bytes]]
 
 
 class Address(NamedTuple):
-    """Where a replica listens: a name in Linux's abstract namespace, which leaves no file behind, and who may ask there."""
+    """Where an actor listens: a name in Linux's abstract namespace, which leaves no file behind, and who may ask there."""
 
     name: str
     token: str
@@ -85,7 +85,7 @@ class Frames(asyncio.Protocol):
 
 
 class Answering(Frames):
-    """The replica's end of one connection."""
+    """The actor's end of one connection."""
 
     def __init__(self, call: Call, token: str) -> None:
         super().__init__(TOKEN_MAX)
@@ -108,7 +108,7 @@ class Answering(Frames):
         try:
             result = await self._call(payload)
         except Exception:
-            log.exception("a question from a gateway failed")
+            log.exception("a call from a gateway failed")
             result = b""
         self.send(number, result)
 
@@ -128,9 +128,9 @@ class Asking(Frames):
         self.send(self._token)
 
     async def call(self, payload: bytes) -> bytes:
-        """What the replica's call returns."""
+        """What the actor's call returns."""
         if not self.is_open:
-            raise ConnectionError("the connection to the replica is closed")
+            raise ConnectionError("the connection to the actor is closed")
         number = _NUMBER.pack(next(self._numbers))
         result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = result
@@ -148,14 +148,14 @@ class Asking(Frames):
         if len(frame) > _NUMBER.size:
             result.set_result(frame[_NUMBER.size :])
         else:
-            result.set_exception(ConnectionError("the question failed in the replica"))
+            result.set_exception(ConnectionError("the call failed in the actor"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         super().connection_lost(exc)
         for result in self._waiting.values():
             if not result.done():
-                result.set_exception(ConnectionError("the connection to the replica is lost"))
+                result.set_exception(ConnectionError("the connection to the actor is lost"))
 
 
 class Listening(NamedTuple):
@@ -176,13 +176,13 @@ async def listen(call: Call) -> Listening | None:
         server = await asyncio.get_running_loop().create_unix_server(lambda: Answering(call, address.token), sock=listener)
     except OSError as error:
         listener.close()
-        log.warning("gateways ask by calls alone: %s", error)
+        log.warning("gateways come by calls alone: %s", error)
         return None
     return Listening(address, server)
 
 
 async def connect(address: Address) -> Asking:
-    """Raises OSError when the replica is not on this machine, or gone."""
+    """Raises OSError when the actor is not on this machine, or gone."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)

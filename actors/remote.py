@@ -25,7 +25,7 @@ from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, Batch, NoAuthority, SubmitResult, Unanswered, WireError, to_wire
 from actors.replica import News, ReplicaActor
 from actors.replica_pool import ReplicaPool
-from actors.shard import ShardActor, decode_several, decode_submit
+from actors.shard import ShardActor, decode_several
 
 log = logging.getLogger("laurel.actors")
 
@@ -43,7 +43,7 @@ _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 CALL_S = 8.0
 
 
-#: Pause before a replica's socket is looked for again; meanwhile questions go by calls.
+#: Pause before an actor's socket is looked for again.
 RECONNECT_S = 1.0
 
 #: Set for each node of a region by what starts it; 1 is the head.
@@ -97,13 +97,16 @@ class ShardWorker:
         self.actors: dict[str, ShardActor] = _make(factory, *arguments)
         for actor in self.actors.values():
             actor.start()
+        self._listening = asyncio.get_running_loop().create_task(listen(self.submit))
 
-    async def submit(self, shard: str, payload: bytes) -> bytes:
-        """Joined requests (`actors.messages.Batch`) -> for each a list of results, or an error as a map."""
-        return _encode(await _results(_submitted(self.actors[shard], decode_submit(payload))))
+    async def channel(self) -> Address | None:
+        """Where gateways of the same machine submit, see `actors.channel`."""
+        listening = await self._listening
+        return None if listening is None else listening.address
 
-    async def submit_several(self, payload: bytes) -> bytes:
-        """Joined requests for several shards of this process -> for each shard what `submit` answers, when all have."""
+    async def submit(self, payload: bytes) -> bytes:
+        """Joined requests (`actors.messages.Batch`) by shard, all of this process -> for each shard, when all have answered, what came of
+        its requests: for each a list of results, or an error as a map."""
         waiting = [_submitted(self.actors[shard], batches) for shard, batches in decode_several(payload)]
         return _encode([await _results(each) for each in waiting])
 
@@ -212,36 +215,48 @@ async def _await(call: Callable[[], Any], timeout_s: float) -> Any:
         raise TimeoutError(f"an actor of this region did not answer: {type(error).__name__}") from error
 
 
-class RayReplica:
-    """`actors.replica_pool.ReplicaCalls` of a replica actor: questions over its socket where there is one, all else by calls."""
+class ChannelCall:
+    """The one call of an actor that its gateways make all the time: over its socket where there is one, else by a call to the actor."""
 
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+    def __init__(self, handle: Handle, method: str) -> None:
+        self._handle, self._method = handle, method
         self._asking: Asking | None = None
         self._connecting: asyncio.Task[None] | None = None
 
-    async def ask(self, asks: list[Ask], timeout_s: float) -> list[Answer | WireError]:
-        """See the port."""
-        payload = _encode(asks)
+    async def __call__(self, payload: bytes, timeout_s: float) -> bytes:
+        """Raises TimeoutError: the outcome is unknown."""
         if self._asking is not None and self._asking.is_open:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return _answers.decode(await self._asking.call(payload))
+                    return await self._asking.call(payload)
             except ConnectionError as error:
-                raise TimeoutError(f"the replica did not answer: {error}") from error
+                raise TimeoutError(f"an actor of this region did not answer: {error}") from error
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        return _answers.decode(await _await(functools.partial(self._handle.ask.remote, payload), timeout_s))
+        result: bytes = await _await(functools.partial(getattr(self._handle, self._method).remote, payload), timeout_s)
+        return result
 
     async def _connect(self) -> None:
         try:
             address = await _await(self._handle.channel.remote, 2.0)
             self._asking = None if address is None else await connect(address)
         except (TimeoutError, OSError) as error:
-            log.info("questions to a replica go by calls: %s", error)
+            log.info("%s goes by calls: %s", self._method, error)
         if self._asking is None or not self._asking.is_open:
             await asyncio.sleep(RECONNECT_S)
         self._connecting = None
+
+
+class RayReplica:
+    """`actors.replica_pool.ReplicaCalls` of a replica actor."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._ask = ChannelCall(handle, "ask")
+
+    async def ask(self, asks: list[Ask], timeout_s: float) -> list[Answer | WireError]:
+        """See the port."""
+        return _answers.decode(await self._ask(_encode(asks), timeout_s))
 
     async def news(self, since: int) -> News:
         """See the port."""
@@ -265,7 +280,8 @@ class LocalHandles:
         call_s: float = CALL_S,
     ) -> None:
         """`shards`: a handle and the shards that its actor holds, by name; `gateways`: how to find the region's other ones."""
-        self._shard_actors, self._call_s = dict(shards), call_s
+        self._shard_actors, self._call_s = {name: handle for name, (handle, _) in shards.items()}, call_s
+        self._submits = {name: ChannelCall(handle, "submit") for name, handle in self._shard_actors.items()}
         self._actor_of = {shard: name for name, (_, held) in shards.items() for shard in held}
         self._gateways = dict(gateways or {})
         self._found: dict[str, Handle] = {}
@@ -274,19 +290,19 @@ class LocalHandles:
         self.replica_lines: list[dict[str, Any]] = []
 
     async def submit(self, shard: str, payload: bytes) -> bytes:
-        """See `ShardWorker.submit`."""
-        result: bytes = await _await(functools.partial(self._handle(shard).submit.remote, shard, payload), self._call_s)
-        return result
+        """Joined requests for one shard, see `ShardWorker.submit`."""
+        (replies,) = _raws.decode(await self._submit(self._actor_of[shard], _encode([(shard, msgspec.Raw(payload))])))
+        return bytes(replies)
 
     async def submit_several(self, payload: bytes) -> bytes:
-        """See `ShardWorker.submit_several`; the shards may be in several processes, of which some may not answer in time."""
+        """See `ShardWorker.submit`; the shards may be in several processes, of which some may not answer in time."""
         parts = _parts.decode(payload)
         by_actor: dict[str, list[int]] = {}
         for index, (shard, _) in enumerate(parts):
             by_actor.setdefault(self._actor_of[shard], []).append(index)
         if len(by_actor) == 1:
-            return await self._submit_several(next(iter(by_actor)), payload)
-        calls = (self._submit_several(name, _encode([parts[index] for index in indexes])) for name, indexes in by_actor.items())
+            return await self._submit(next(iter(by_actor)), payload)
+        calls = (self._submit(name, _encode([parts[index] for index in indexes])) for name, indexes in by_actor.items())
         replies: list[msgspec.Raw | list[WireError]] = [msgspec.Raw()] * len(parts)
         for indexes, reply in zip(by_actor.values(), await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(reply, BaseException) and not isinstance(reply, TimeoutError):
@@ -296,12 +312,11 @@ class LocalHandles:
                 replies[index] = told[place] if told is not None else unanswered(len(_raws.decode(parts[index][1])), str(reply))
         return _encode(replies)
 
-    async def _submit_several(self, name: str, payload: bytes) -> bytes:
-        result: bytes = await _await(functools.partial(self._shard_actors[name][0].submit_several.remote, payload), self._call_s)
-        return result
+    async def _submit(self, name: str, payload: bytes) -> bytes:
+        return await self._submits[name](payload, self._call_s)
 
     def _handle(self, shard: str) -> Handle:
-        return self._shard_actors[self._actor_of[shard]][0]
+        return self._shard_actors[self._actor_of[shard]]
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         """See `ShardActor.drain`."""
@@ -315,7 +330,7 @@ class LocalHandles:
 
     async def shard_status(self) -> dict[str, dict[str, Any]]:
         """See `ShardActor.status`, of all shards; without those that did not answer in time."""
-        calls = (_await(handle.status.remote, 2.0) for handle, _ in self._shard_actors.values())
+        calls = (_await(handle.status.remote, 2.0) for handle in self._shard_actors.values())
         told = await asyncio.gather(*calls, return_exceptions=True)
         return {shard: status for each in told if isinstance(each, dict) for shard, status in each.items()}
 

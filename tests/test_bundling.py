@@ -172,8 +172,11 @@ class Method:
 
 class Process:
     def __init__(self, *, answers: bool = True) -> None:
-        self.submit_several = Method(self._submit)
+        self.submit, self.channel = Method(self._submit), Method(self._channel)
         self._answers = answers
+
+    async def _channel(self) -> None:
+        return None
 
     async def _submit(self, payload: bytes) -> bytes:
         if not self._answers:

@@ -199,7 +199,7 @@ def test_questions_go_over_the_socket_as_soon_as_there_is_one_and_by_calls_while
         ask = [Ask(board_id="b", question=Top())]
 
         async def until_connected() -> None:
-            while replica._connecting is not None:
+            while replica._ask._connecting is not None:
                 await asyncio.sleep(0)
 
         assert await replica.ask(ask, 5.0) == [ANSWER]
@@ -229,7 +229,7 @@ def test_a_replica_without_a_socket_is_asked_by_calls() -> None:
         for _ in range(3):
             assert await replica.ask([Ask(board_id="b", question=Top())], 5.0) == [ANSWER]
         assert handle.ask.calls == 3
-        assert replica._connecting is not None
-        replica._connecting.cancel()
+        assert replica._ask._connecting is not None
+        replica._ask._connecting.cancel()
 
     asyncio.run(story())

@@ -69,10 +69,13 @@ class _Handle:
     """A process with one shard."""
 
     def __init__(self, shards: "Shards", shard: str) -> None:
-        self.submit_several = _Method(self._submit_several)
+        self.submit, self.channel = _Method(self._submit), _Method(self._channel)
         self._shards, self._shard = shards, shard
 
-    async def _submit_several(self, payload: bytes) -> bytes:
+    async def _channel(self) -> None:
+        return None
+
+    async def _submit(self, payload: bytes) -> bytes:
         ((shard, batches),) = decode_several(payload)
         return _encode([msgspec.Raw(await self._shards.submit(shard, _encode(batches)))])
 
