@@ -228,7 +228,7 @@ class ShardActor:
 
     def _hear(self, event: e.Event) -> None:
         if self.state.replication is not None:
-            self.state.replication.entry_soon = self.writer is not None and bool(self.writer.queue)
+            self.state.replication.entry_soon = self.writer is not None and self.writer.entry_soon
         for action in step(self.state, event):
             self._do(action)
 
@@ -253,10 +253,7 @@ class ShardActor:
             case e.CommitMoved(offset=offset):
                 self.waiters.advance(offset)
                 self.folding.committed_to(offset)
-                # What is queued becomes an entry at once, and its append carries the news.
-                if self._persisted < offset and not self._persisting and not (self.writer is not None and self.writer.queue):
-                    self._persisting = True
-                    self._spawn(self._persist_commit())
+                self._tell_own_store()
             case e.Confirmed(number=number):
                 if self.writer is not None:
                     self.writer.confirmed(number)
@@ -284,6 +281,7 @@ class ShardActor:
             token = uuid.uuid4()
             self._hear(e.Ticked(now_ms=monotonic_ms(), token=token.hex, jitter=(token.int & 0xFFFF) / 0x10000))
             self._own_beat()
+            self._tell_own_store()
             # The shards of one process tick together: what they say to a peer then travels in one message.
             await asyncio.sleep(TICK_S - time.monotonic() % TICK_S)
 
@@ -297,6 +295,15 @@ class ShardActor:
         if begun and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
             self._last_own_beat, self._persisting = now, True
             self._spawn(self._persist_commit(force=True))
+
+    def _tell_own_store(self) -> None:
+        """Have the news of a commit written where the region's replica reads it, unless an entry comes soon whose append carries it."""
+        replication = self.state.replication
+        if replication is None or self._persisting or self._persisted >= replication.committed:
+            return
+        if self.writer is None or not self.writer.entry_soon:
+            self._persisting = True
+            self._spawn(self._persist_commit())
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -175,6 +175,14 @@ class Writer:
             self._confirming.append((above, waiting))
             await asyncio.wait_for(waiting, timeout_s)
 
+    @property
+    def entry_soon(self) -> bool:
+        """Whether an entry is about to be begun: something is queued, or callers share entries and the stretch of the last one is not over."""
+        if self.queue:
+            return True
+        group_ms = self.limits.group_ms if self._shared else 0
+        return bool(group_ms) and self.monotonic_ms() // group_ms == self._begun_ms // group_ms
+
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
         for offset in [o for o in self.kept if o <= applied]:
