@@ -190,6 +190,8 @@ class GatewayWorker:
             {name: (ray.get_actor(name), held) for name, held in shards.items()},
             {name: ray.get_actor(name) for name in replicas},
             {name: functools.partial(ray.get_actor, name) for name in gateways},
+            # Less than another region's gateway waits for this one, so that it hears of the shards that did answer.
+            call_s=min(CALL_S, spec.ack_timeout_ms / 1000 + 1),
         )
         self.actor = GatewayActor(_make(factory, spec, handles), exit_process)
         self.actor.start()

@@ -8,6 +8,7 @@ the same event ids. A newer instance of this actor makes this one exit.
 
 import asyncio
 import logging
+import math
 import os
 import time
 import uuid
@@ -283,7 +284,7 @@ class ShardActor:
             self._own_beat()
             self._tell_own_store()
             # The shards of one process tick together: what they say to a peer then travels in one message.
-            await asyncio.sleep(TICK_S - time.monotonic() % TICK_S)
+            await asyncio.sleep(until_tick(time.monotonic()))
 
     def _own_beat(self) -> None:
         """Whoever has begun an epoch looks at its own store at each heartbeat, also when nobody writes: it may be sealed, or gone.
@@ -462,6 +463,11 @@ class ShardActor:
     def _on_folded(self, applied: int) -> None:
         if self.writer is not None:
             self.writer.settle(applied)
+
+
+def until_tick(now_s: float) -> float:
+    """Seconds to the next tick, in whole milliseconds, at least one: a timer that rang early would ring again and again until then."""
+    return math.ceil((TICK_S - now_s % TICK_S) * 1000) / 1000
 
 
 def _exit(why: str) -> None:

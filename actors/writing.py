@@ -177,7 +177,7 @@ class Writer:
 
     @property
     def entry_soon(self) -> bool:
-        """Whether an entry is about to be begun: something is queued, or callers share entries and the stretch of the last one is not over."""
+        """Whether an entry is about to be begun: something is queued, or callers share entries and are in the stretch of the last one."""
         if self.queue:
             return True
         group_ms = self.limits.group_ms if self._shared else 0

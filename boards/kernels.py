@@ -135,8 +135,9 @@ def _slot_in(players: Any, table: int, mask: int, words: Any, count: int, hashed
         slot = int64(_i32(table, at)) - 1
         if slot < 0:
             return _NOWHERE
-        start = _start(players, slot)
-        if _start(players, slot + 1) - start == count:
+        # Who was admitted after this was described stands in the table already, and nowhere else that is known here.
+        start = _start(players, slot) if slot < players[0] else int64(0)
+        if slot < players[0] and _start(players, slot + 1) - start == count:
             same = True
             for i in range(count):
                 if _word(players, start + i) != words[i]:
@@ -350,10 +351,12 @@ def _probe(players: Any, table: int, mask: int, words: Any, begins: Any, hashes:
             left += 1 if entries[j] >= 0 else 0
         count = left
         for j in range(count):
-            starts[j] = _start(players, entries[j])
-            sizes[j] = _start(players, entries[j] + 1) - starts[j]
+            # Who was admitted after this was described stands in the table already, and nowhere else that is known here.
+            known = entries[j] < players[0]
+            starts[j] = _start(players, entries[j]) if known else int64(0)
+            sizes[j] = _start(players, entries[j] + 1) - starts[j] if known else int64(-1)
         for j in range(count):
-            firsts[j] = _word(players, starts[j]) if sizes[j] else uint64(0)
+            firsts[j] = _word(players, starts[j]) if sizes[j] > 0 else uint64(0)
         left = 0
         for j in range(count):
             i = live[j]

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any, NamedTuple, cast
 
@@ -321,27 +321,25 @@ class RedisJournal:
     async def _run(self, name: str, header: Sequence[Any], body: Sequence[bytes] = ()) -> list[Any]:
         script = _script(name)
         arguments: tuple[bytes | str | int, ...] = (len(self._keys), *self._keys, _encode(header), *body)
-        async with self._in_time(name):
+        with self._in_time(name):
             try:
-                reply = await self._line.run("EVALSHA", script.sha, *arguments)
+                reply = await self._line.run("EVALSHA", script.sha, *arguments, timeout_s=self._timeout_s)
             except NoScriptError:  # nothing ran
-                await self._line.run("SCRIPT", "LOAD", script.text)
-                reply = await self._line.run("EVALSHA", script.sha, *arguments)
+                await self._line.run("SCRIPT", "LOAD", script.text, timeout_s=self._timeout_s)
+                reply = await self._line.run("EVALSHA", script.sha, *arguments, timeout_s=self._timeout_s)
         return cast(list[Any], reply)
 
     async def _command(self, *arguments: str | int) -> Any:
-        async with self._in_time(str(arguments[0])):
-            return await self._line.run(*arguments)
+        with self._in_time(str(arguments[0])):
+            return await self._line.run(*arguments, timeout_s=self._timeout_s)
 
-    @contextlib.asynccontextmanager
-    async def _in_time(self, what: str) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def _in_time(self, what: str) -> Iterator[None]:
         if self._closed:
             raise JournalUnavailable(f"{what}: this journal is closed")
         try:
-            async with asyncio.timeout(self._timeout_s):
-                yield
+            yield
         except TimeoutError:
-            self._line.drop(f"{what}: no answer from the store")
             raise JournalUnavailable(f"{what}: no answer from the store within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             raise JournalUnavailable(f"{what}: {error}") from error

@@ -5,8 +5,9 @@ a connection from its pool for each command, which costs several times as much C
 """
 
 import asyncio
-import math
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,36 +28,47 @@ def line_of(client: Redis) -> "Line":
     return line
 
 
+@dataclass(slots=True)
+class _Command:
+    packed: bytes
+    done: asyncio.Future[Any]
+    #: On which it was sent.
+    connection: AbstractConnection | None = None
+
+
 class Line:
     """See the module docstring. For one event loop."""
 
     def __init__(self, client: Redis) -> None:
         self._pool = client.connection_pool
         #: Commands that are not sent yet, and the answers that those which are wait for, oldest first.
-        self._outgoing: list[tuple[bytes, asyncio.Future[Any]]] = []
+        self._outgoing: list[_Command] = []
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._connection: AbstractConnection | None = None
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def run(self, *arguments: bytes | str | int) -> Any:
-        """The answer of one command.
+    async def run(self, *arguments: bytes | str | int, timeout_s: float) -> Any:
+        """The answer of one command. A caller that stops waiting leaves no trace.
 
-        Raises the error that the store answered with, or ConnectionError when the connection broke: it may have been carried out.
-        A caller that stops waiting leaves no trace; one that does so because there is no answer should call `drop`.
+        Raises:
+            ResponseError: what the store answered.
+            ConnectionError: the connection broke; the command may have been carried out.
+            TimeoutError: no answer in time; likewise. The connection is given up with all that waits on it.
         """
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._outgoing.append((hiredis.pack_command(arguments), done))  # type: ignore[arg-type]
+        command = _Command(hiredis.pack_command(arguments), asyncio.get_running_loop().create_future())  # type: ignore[arg-type]
+        self._outgoing.append(command)
         self._go_on()
-        return await done
-
-    def drop(self, why: str) -> None:
-        """Give the connection up, and whatever waits for an answer on it; the next command takes a new one."""
-        if self._connection is not None:
-            self._broken(self._connection, why)
-        elif self._sending is not None:  # it does not come about
-            self._sending.cancel()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await command.done
+        except TimeoutError:
+            if command.connection is not None:
+                self._broken(command.connection, f"no answer from the store within {timeout_s:g} s")
+            elif self._connection is None and self._sending is not None:  # a connection does not come about
+                self._sending.cancel()
+            raise
 
     def _go_on(self) -> None:
         if self._sending is None and self._outgoing:
@@ -65,7 +77,7 @@ class Line:
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._sending = None
-        self._outgoing = [each for each in self._outgoing if not each[1].done()]
+        self._outgoing = [each for each in self._outgoing if not each.done.done()]
         self._go_on()
 
     async def _send(self) -> None:
@@ -76,15 +88,17 @@ class Line:
                     connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
                 except (RedisError, OSError) as error:
                     outgoing, self._outgoing = self._outgoing, []
-                    _fail((done for _, done in outgoing), str(error))
+                    _fail((command.done for command in outgoing), str(error))
                     continue
                 self._connection = connection
                 self._reading = asyncio.get_running_loop().create_task(self._read(connection))
             outgoing, self._outgoing = self._outgoing, []
-            live = [(command, done) for command, done in outgoing if not done.done()]
-            self._waiting.extend(done for _, done in live)
+            live = [command for command in outgoing if not command.done.done()]
+            for command in live:
+                command.connection = connection
+                self._waiting.append(command.done)
             try:
-                await connection.send_packed_command([command for command, _ in live], check_health=False)
+                await connection.send_packed_command([command.packed for command in live], check_health=False)
             except (RedisError, OSError) as error:
                 self._broken(connection, str(error))
 
@@ -92,9 +106,11 @@ class Line:
         try:
             while True:
                 try:
-                    reply = await connection.read_response(disable_decoding=True, timeout=math.inf, disconnect_on_error=False)
+                    reply = await connection.read_response(disable_decoding=True, disconnect_on_error=False)
                 except ResponseError as error:
                     reply = error
+                if not self._waiting:
+                    raise Broken("an answer that nobody has asked for")
                 done = self._waiting.popleft()
                 if done.done():
                     continue
@@ -109,8 +125,12 @@ class Line:
         if connection is not self._connection:
             return
         self._connection = None
+        if connection._writer is not None:
+            connection._writer.transport.abort()  # what it has not sent is neither kept nor delivered late
         if self._reading is not None and self._reading is not asyncio.current_task():
             self._reading.cancel()
+        if self._sending is not None and self._sending is not asyncio.current_task():
+            self._sending.cancel()  # it may be waiting for room in what is given up
         waiting, self._waiting = self._waiting, deque()
         _fail(waiting, why)
         task = asyncio.get_running_loop().create_task(self._give_back(connection))
@@ -124,7 +144,7 @@ class Line:
             await self._pool.release(connection)
 
 
-def _fail(waiting: Any, why: str) -> None:
+def _fail(waiting: Iterable[asyncio.Future[Any]], why: str) -> None:
     for done in waiting:
         if not done.done():
             done.set_exception(Broken(why))

@@ -6,9 +6,10 @@ Those for a part of a board's shards go the ways of their shards, where they fin
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, WireError, from_wire
 from regions.link_server import LocalShards
 from regions.links import HttpLinks, NotSent
-from regions.routing import CALLS, EVENTS_PER_CALL, OF_THE_BOARD, Directory, ShardRoute
+from regions.routing import CALLS, EVENTS_PER_CALL, HOLD_S, OF_THE_BOARD, Directory, ShardRoute
+
+log = logging.getLogger("laurel.routing")
 
 _encode = msgspec.msgpack.Encoder().encode
 _replies = msgspec.msgpack.Decoder(list[list[list[SubmitResult] | WireError]])
@@ -30,6 +33,10 @@ class _Waiting:
     parts: Mapping[str, Batch]
     since: float
     done: "asyncio.Future[dict[str, Told]]"
+
+
+#: Owner and shards.
+_Key = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -55,7 +62,9 @@ class Bundles:
     ) -> None:
         self._routes, self._region, self._directory = routes, region, directory
         self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
-        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._lines: dict[_Key, _Line] = {}
+        #: Until when requests go alone, since a call took long or left something unsettled: a shard that is slow slows nobody else then.
+        self._alone_until: dict[_Key, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, parts: Mapping[str, Batch], *, together: bool) -> dict[str, Told]:
@@ -73,6 +82,9 @@ class Bundles:
         if len(parts) == 1:
             return await self._alone(parts, since, sent=set())
         key = (owner, *sorted(parts))
+        if self._alone_until.get(key, 0.0) > since:
+            return await self._alone(parts, since, sent=set())
+        self._alone_until.pop(key, None)
         line = self._lines.setdefault(key, _Line())
         waiting = _Waiting(parts, since, asyncio.get_running_loop().create_future())
         line.queue.append(waiting)
@@ -104,26 +116,38 @@ class Bundles:
         events = 0
         while line.queue and events < EVENTS_PER_CALL:
             waiting = line.queue.popleft()
-            if not waiting.done.done():
-                batch.append(waiting)
-                events += sum(len(part.submissions) for part in waiting.parts.values())
+            if waiting.done.done():
+                continue
+            moved = any(self._directory.owner(shard)[1] not in ("", key[0]) for shard in key[1:])
+            if moved or time.monotonic() - waiting.since > HOLD_S:
+                self._go_alone(waiting, {}, set())  # nothing of it was sent
+                continue
+            batch.append(waiting)
+            events += sum(len(part.submissions) for part in waiting.parts.values())
+        began = time.monotonic()
+        settled = True
         try:
             if batch:
-                await self._deliver(key[0], key[1:], batch)
+                settled = await self._deliver(key[0], key[1:], batch)
         except BaseException as error:
+            settled = False
             for waiting in batch:
-                if not waiting.done.done():
-                    waiting.done.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+                _settle(waiting, _unknown(waiting.parts))
             if not isinstance(error, Exception):
                 raise
+            log.exception("a call for %s failed", ", ".join(key[1:]))
         finally:
+            if not settled or time.monotonic() - began > HOLD_S:
+                self._alone_until[key] = time.monotonic() + HOLD_S
             line.calls -= 1
             if line.queue:
                 self._start(key, line)
             elif not line.calls:
                 self._lines.pop(key, None)
 
-    async def _deliver(self, owner: str, shards: tuple[str, ...], batch: list[_Waiting]) -> None:
+    async def _deliver(self, owner: str, shards: tuple[str, ...], batch: list[_Waiting]) -> bool:
+        """Whether all of it was settled."""
+        whole = True
         payload = _encode([(shard, [waiting.parts[shard] for waiting in batch]) for shard in shards])
         replies, doubt = None, False
         try:
@@ -152,9 +176,14 @@ class Bundles:
             if len(told) == len(shards):
                 _settle(waiting, told)
             else:
-                task = asyncio.get_running_loop().create_task(self._rest(waiting, told, sent))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                whole = False
+                self._go_alone(waiting, told, sent)
+        return whole
+
+    def _go_alone(self, waiting: _Waiting, told: dict[str, Told], sent: set[str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._rest(waiting, told, sent))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _rest(self, waiting: _Waiting, told: dict[str, Told], sent: set[str]) -> None:
         """The parts that the call did not settle, by the ways of their shards."""
@@ -162,10 +191,15 @@ class Bundles:
         try:
             _settle(waiting, told | await self._alone(left, waiting.since, sent=sent))
         except BaseException as error:
-            if not waiting.done.done():
-                waiting.done.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            _settle(waiting, told | _unknown(left))
             if not isinstance(error, Exception):
                 raise
+            log.exception("a request failed here")
+
+
+def _unknown(parts: Iterable[str]) -> dict[str, Told]:
+    detail = "the request failed here; its outcome is not known"
+    return {shard: NoAuthority(detail, code="unknown", definite=False) for shard in parts}
 
 
 def _settle(waiting: _Waiting, told: dict[str, Told]) -> None:

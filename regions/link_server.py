@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from journal.ports import Accepted, Append, Journal, JournalUnavailable, Renew, Seal
+from journal.ports import Accepted, Append, Journal, JournalUnavailable, Refused, Renew, Seal
 from regions.faults import Faults, LinkDropped
 from regions.granting import Granting
 from regions.tokens import TokenError, TokenVerifier
@@ -124,7 +124,7 @@ class Acceptor:
     async def _dispatch(self, what: str, body: bytes) -> bytes:
         match what:
             case "append":
-                return _encode(await asyncio.gather(*map(self._accept, _appends.decode(body))))
+                return _encode(await asyncio.gather(*map(self._accept_or_not, _appends.decode(body))))
             case "seal":
                 return _encode(await self._granting.seal(_seal.decode(body)))
             case "renew":
@@ -149,7 +149,15 @@ class Acceptor:
                 return _encode(await self._shards.operate(shard, asked["order"]))
         raise KeyError(f"unknown message {what}")
 
-    async def _accept(self, message: Append) -> Any:
+    async def _accept_or_not(self, message: Append) -> Accepted | Refused | None:
+        """One of several: None where there is no answer, which is nothing to the others."""
+        try:
+            return await self._accept(message)
+        except (JournalUnavailable, TimeoutError, KeyError) as error:
+            log.warning("%s: no answer to an append: %r", message.shard, error)
+            return None
+
+    async def _accept(self, message: Append) -> Accepted | Refused:
         lane = self._lanes[message.shard]
         if lane.tail is not None and lane.epoch == message.epoch and message.prev.offset > lane.tail:
             try:

@@ -21,7 +21,7 @@ from regions.faults import Faults, LinkDropped
 log = logging.getLogger("laurel.links")
 
 _encode = msgspec.msgpack.Encoder().encode
-_appended = msgspec.msgpack.Decoder(list[Accepted | Refused])
+_appended = msgspec.msgpack.Decoder(list[Accepted | Refused | None])
 _sealed = msgspec.msgpack.Decoder(Granted | Refused)
 _status = msgspec.msgpack.Decoder(JournalStatus)
 _entries = msgspec.msgpack.Decoder(list[Entry])
@@ -31,8 +31,8 @@ _replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
 SUBMIT_S = 8.0
 
 
-#: Appends share a request until it has so many entries.
-ENTRIES_TOGETHER = 64
+#: Appends share a request until their entries have so many bytes.
+BYTES_TOGETHER = 1 << 20
 
 _Appending = tuple[Append, "asyncio.Future[Accepted | Refused | None]"]
 
@@ -140,9 +140,12 @@ class HttpLinks:
         waiting = [each for each in self._appends.pop(region) if not each[1].done()]
         while waiting:
             size, some = 0, list[_Appending]()
-            while waiting and size < ENTRIES_TOGETHER:
+            while waiting and (not some or size < BYTES_TOGETHER):
+                more = sum(len(entry.data) for entry in waiting[0][0].entries)
+                if some and size + more > BYTES_TOGETHER:
+                    break
                 some.append(waiting.pop(0))
-                size += len(some[-1][0].entries)
+                size += more
             task = asyncio.get_running_loop().create_task(self._append_some(region, some))
             self._shipping.add(task)
             task.add_done_callback(self._shipping.discard)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, WireError, from_wire
+from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from regions.link_server import LocalShards
 from regions.links import HttpLinks, NotSent, framed
 
@@ -142,7 +142,6 @@ class ShardRoute:
 
     async def _deliver(self, batch: list[_Waiting]) -> None:
         """Find the authority and hand the batch over, trying again within the hold time."""
-        deadline = min(w.since for w in batch) + HOLD_S
         refusal: NoAuthority | None = None
         while True:
             epoch, owner = self._directory.owner(self._shard)
@@ -168,12 +167,17 @@ class ShardRoute:
             assert refusal is not None
             if refusal.owner and refusal.epoch:
                 self._directory.learn(self._shard, refusal.epoch, refusal.owner)
-            left = deadline - time.monotonic()
-            if left <= 0 or refusal.code in ("lagging", "no_lease"):
-                break
+            final, now = refusal.code in ("lagging", "no_lease"), time.monotonic()
+            self._refuse([w for w in batch if final or now - w.since >= HOLD_S], refusal)
+            batch = [w for w in batch if not (final or now - w.since >= HOLD_S)]
+            if not batch:
+                return
             if self._directory.owner(self._shard) == (epoch, owner):
-                await self._directory.news(min(left, 0.1))
-        held = self._on_hold(self._shard)
+                await self._directory.news(min(min(w.since for w in batch) + HOLD_S - now, 0.1))
+
+    def _refuse(self, batch: list[_Waiting], refusal: NoAuthority) -> None:
+        """Their time is over, or waiting would not help."""
+        held = self._on_hold(self._shard) if batch else ""
         for waiting in batch:
             if not waiting.done.done():
                 code = refusal.code if refusal.definite and not waiting.sent else "unknown"
@@ -197,8 +201,8 @@ class ShardRoute:
                 refusal = error
                 left.append(waiting)
             else:
-                if waiting.sent and isinstance(error, NoAuthority):  # an earlier call may have been carried out
-                    error = NoAuthority(error.detail, **{**error.fields, "definite": False})
+                if waiting.sent and isinstance(error, (NoAuthority, UnknownBoard)):  # an earlier call may have been carried out
+                    error = type(error)(error.detail, **{**error.fields, "definite": False})
                 waiting.done.set_exception(error)
         return left, refusal
 

@@ -145,7 +145,7 @@ class _Request:
         """An event found no authority. A slice that is not where it should be is not there yet, or not known elsewhere yet."""
         if isinstance(error, UnknownBoard):
             detail = f"{self.board.board_id} is not where this region knows it to be: it is on its way to other shards, or being removed"
-            error = NoAuthority(detail, code="moving", definite=True)
+            error = NoAuthority(detail, code="moving", definite=error.definite)
         self.refused[index] = error
         if not error.definite:
             self.doubted.add(index)

@@ -1,6 +1,7 @@
 """Requests for all shards of a board travel in one call; what that does not settle goes the ways of the shards."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,10 @@ class Other:
         self.say: Callable[[str], Reply] = done
         self.fail: list[Exception] = []
         self.held: dict[tuple[str, ...], asyncio.Event] = {}
+        self.regions: tuple[str, ...] = ("us",)
 
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
-        assert peer == "us"
+        assert peer in self.regions
         if path == "submit":
             size = int.from_bytes(body[:2], "big")
             shard, batches = body[2 : 2 + size].decode(), decode_submit(body[2 + size :])
@@ -158,6 +160,86 @@ def test_a_refusal_that_is_of_the_board_is_told_at_once(error: UnknownBoard | No
         assert type(told["eu/0"]) is type(error)
         assert told["eu/1"] == done("eu/1")
         assert not other.alone
+
+    asyncio.run(story())
+
+
+def test_what_waits_goes_to_the_owner_that_is_known_when_its_turn_comes() -> None:
+    async def story() -> None:
+        other = Other()
+        ways = bundles(other)
+        other.held[TWO] = asyncio.Event()
+        under_way = [asyncio.create_task(ways.submit(parts(f"first-{n}"), together=True)) for n in range(2)]
+        while len(other.together) < 1:
+            await asyncio.sleep(0)
+        waiting = [asyncio.create_task(ways.submit(parts(f"later-{n}"), together=True)) for n in range(400)]
+        await asyncio.sleep(0)
+        ways._directory.learn("eu/1", 2, "ap")
+        other.regions = ("us", "ap")
+        other.held.pop(TWO).set()
+        assert await asyncio.gather(*under_way, *waiting) == [{shard: done(shard) for shard in TWO}] * 402
+        late = {name for shard, names in other.alone for name in names if shard == "eu/1"}
+        sent = {name for call in other.together for shard, names in call for name in names if shard == "eu/1"}
+        assert {f"later-{n}" for n in range(400)} <= late | sent
+        assert late, "what was not on its way yet went to the new owner"
+
+    asyncio.run(story())
+
+
+def test_after_a_call_that_left_something_unsettled_requests_go_alone_for_a_while() -> None:
+    async def story() -> None:
+        other = Other()
+        ways = bundles(other)
+        other.fail = [TimeoutError("slow")]
+        await ways.submit(parts("e1"), together=True)
+        assert len(other.together) == 1
+        other.alone.clear()
+        await ways.submit(parts("e2"), together=True)
+        assert (len(other.together), sorted(other.alone)) == (1, [("eu/0", ["e2"]), ("eu/1", ["e2"])])
+        ways._alone_until = dict.fromkeys(ways._alone_until, 0.0)
+        await ways.submit(parts("e3"), together=True)
+        assert len(other.together) == 2
+
+    asyncio.run(story())
+
+
+def test_what_fails_here_is_told_as_unknown() -> None:
+    async def story() -> None:
+        other = Other()
+        other.fail = [ValueError("no such thing was foreseen")]
+        told = await bundles(other).submit(parts("e"), together=True)
+        for answer in told.values():
+            assert isinstance(answer, NoAuthority)
+            assert (answer.definite, answer.code) == (False, "unknown")
+
+    asyncio.run(story())
+
+
+def test_whoever_comes_later_is_held_for_a_time_of_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "HOLD_S", 1.0)
+
+    async def story() -> None:
+        directory = Directory()
+        directory.learn("eu/0", 1, "us")
+        turned_away: list[list[str]] = []
+
+        class Away:
+            async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
+                batches = decode_submit(body[2 + int.from_bytes(body[:2], "big") :])
+                turned_away.append([each.submissions[0].event_id for each in batches])
+                if len(batches) == 1 and len(turned_away) > 1:
+                    return _encode([done("eu/0")])
+                raise NotSent("away")
+
+        local: Any = None
+        links: Any = Away()
+        route = ShardRoute("eu/0", "eu", directory, local, links, call_timeout_s=1)
+        old = asyncio.create_task(route.submit(batch("old"), since=time.monotonic() - 0.95))
+        new = asyncio.create_task(route.submit(batch("new")))
+        with pytest.raises(NoAuthority):
+            await old
+        assert await new == done("eu/0")
+        assert turned_away[0] == ["old", "new"]
 
     asyncio.run(story())
 

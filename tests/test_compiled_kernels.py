@@ -14,7 +14,7 @@ import boards.index as index_module
 from boards import compiled, runs
 from boards.index import Change, RankIndex
 from boards.model import Direction
-from boards.players import Ids
+from boards.players import Ids, Players
 from boards.runs import Delta, deltas_of
 
 
@@ -93,3 +93,22 @@ def test_kernels_say_what_numpy_says(secondary: Direction | None, seed: int, bat
         assert said == everything()
     # A row's own place is where its key would go.
     assert said[7] == [at for at in said[1] if at >= 0]
+
+
+def test_a_description_finds_nobody_who_was_admitted_after_it_and_reads_nothing_outside_of_it() -> None:
+    """A reader may hold it while newcomers are put into the same table, in a thread: their slots are in chunks that it does not have."""
+    if not compiled.load():
+        pytest.skip(f"no compiled kernels here: {compiled.reason}")
+    assert compiled.kernels is not None
+    for known in (255, 256, 1023, 1024):
+        players = Players()
+        names = [f"a-player-with-a-long-name-{n:07}" for n in range(known)]
+        players.admit(names)
+        described = compiled._players(players)
+        fresh = [f"newcomer-{n}-{'x' * (n % 40)}" for n in range(600)]
+        players.admit(fresh)
+        asked = [name for pair in zip(names, fresh[:known] * 2, strict=False) for name in pair][:1000]
+        out = np.empty(len(asked), dtype=np.int64)
+        compiled.kernels.find_slots(described.places, Ids(asked).joined, out)
+        expected = [known_slot if (known_slot := int(players.find((name,))[0])) < known else -1 for name in asked]
+        assert [slot if slot < known else -1 for slot in out.tolist()] == expected

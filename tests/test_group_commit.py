@@ -6,14 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.ports import Limits
+from actors.shard import TICK_S, until_tick
 from actors.waiting import CommitWaiters
 from actors.writing import Writer
 from failover.replication import PeerProgress, Replication, RequestNumbers, Ship
-from journal.ports import Accepted, Append, Peer, Position, Refused
+from journal.ports import Accepted, Append, JournalUnavailable, Peer, Position, Refused
 from journal.records import Audited, Entry, open_entry, seal_entry
 from regions import links as links_module
+from regions.link_server import Acceptor
 from regions.links import HttpLinks, NotSent
 
 
@@ -171,12 +175,55 @@ def test_a_message_that_gets_no_answer_answers_none_of_its_appends() -> None:
     assert asyncio.run(story()) == [None, None, None]
 
 
-def test_a_message_holds_only_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "ENTRIES_TOGETHER", 4)
+def test_a_message_holds_only_so_many_bytes_and_one_append_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(len(entry.data) for entry in message("eu/0", entries=2).entries)
+    monkeypatch.setattr(links_module, "BYTES_TOGETHER", 2 * size)
 
     async def story() -> None:
         wire = Wire()
-        await asyncio.gather(*(wire.append("us", message(f"eu/{n}", entries=2)) for n in range(5)))
-        assert [len(shards) for _, _, shards in wire.calls] == [2, 2, 1]
+        counts = (2, 2, 2, 9, 0, 0, 1)
+        await asyncio.gather(*(wire.append("us", message(f"eu/{n}", entries=count)) for n, count in enumerate(counts)))
+        assert [shards for _, _, shards in wire.calls] == [["eu/0", "eu/1"], ["eu/2"], ["eu/3"], ["eu/4", "eu/5", "eu/6"]]
 
     asyncio.run(story())
+
+
+class Store:
+    """A store whose journal of one shard is damaged."""
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+
+    async def accept(self, message: Append) -> Accepted:
+        if self.shard == "eu/1":
+            raise JournalUnavailable("WRONGTYPE")
+        return Accepted(1, 1, 1, message.prev, self.shard)
+
+
+def test_an_append_that_fails_takes_no_answer_from_its_neighbours() -> None:
+    class Heard:
+        def heard(self, message: Append) -> None:
+            pass
+
+    unused: Any = None
+    granting: Any = Heard()
+    journals: Any = {f"eu/{n}": Store(f"eu/{n}") for n in range(3)}
+    acceptor = Acceptor(
+        region="us",
+        journals=journals,
+        shards=unused,
+        verifier=unused,
+        faults=unused,
+        granting=granting,
+        on_authority=lambda shard, epoch, region: None,
+    )
+    body = msgspec.msgpack.encode([message(f"eu/{n}") for n in range(4)])
+    answers = msgspec.msgpack.decode(asyncio.run(acceptor._dispatch("append", body)), type=list[Accepted | Refused | None])
+    assert [answer and answer.incarnation for answer in answers if not isinstance(answer, Refused)] == ["eu/0", None, "eu/2", None]
+
+
+@given(st.floats(min_value=0, max_value=1e6))
+def test_a_tick_is_at_least_a_millisecond_away_and_not_before_its_moment(now_s: float) -> None:
+    wait = until_tick(now_s)
+    assert wait >= 0.001
+    assert TICK_S - now_s % TICK_S <= wait <= TICK_S - now_s % TICK_S + 0.0011

@@ -46,7 +46,7 @@ def test_each_command_gets_its_own_answer_on_one_connection(server: StoreServer)
     async def story(client: Redis) -> None:
         line = line_of(client)
         assert line_of(client) is line
-        answers = await asyncio.gather(*(line.run("ECHO", f"{n}".encode() * (1 + n * 97)) for n in range(200)))
+        answers = await asyncio.gather(*(line.run("ECHO", f"{n}".encode() * (1 + n * 97), timeout_s=5) for n in range(200)))
         assert answers == [f"{n}".encode() * (1 + n * 97) for n in range(200)]
         assert await connections(client) == 1
 
@@ -56,9 +56,13 @@ def test_each_command_gets_its_own_answer_on_one_connection(server: StoreServer)
 def test_an_error_is_of_its_own_command_alone(server: StoreServer) -> None:
     async def story(client: Redis) -> None:
         line = line_of(client)
-        await line.run("SET", "text", b"x")
+        await line.run("SET", "text", b"x", timeout_s=5)
         answers = await asyncio.gather(
-            line.run("ECHO", b"1"), line.run("INCR", "text"), line.run("NONSENSE"), line.run("ECHO", b"2"), return_exceptions=True
+            line.run("ECHO", b"1", timeout_s=5),
+            line.run("INCR", "text", timeout_s=5),
+            line.run("NONSENSE", timeout_s=5),
+            line.run("ECHO", b"2", timeout_s=5),
+            return_exceptions=True,
         )
         assert [type(answer) for answer in answers] == [bytes, ResponseError, ResponseError, bytes]
         assert (answers[0], answers[3]) == (b"1", b"2")
@@ -69,7 +73,7 @@ def test_an_error_is_of_its_own_command_alone(server: StoreServer) -> None:
 def test_whoever_stops_waiting_takes_no_answer_from_another(server: StoreServer) -> None:
     async def story(client: Redis) -> None:
         line = line_of(client)
-        tasks = [asyncio.create_task(line.run("ECHO", str(n))) for n in range(6)]
+        tasks = [asyncio.create_task(line.run("ECHO", str(n), timeout_s=5)) for n in range(6)]
         await asyncio.sleep(0)  # asked
         tasks[0].cancel()
         await asyncio.sleep(0)  # on its way
@@ -85,16 +89,16 @@ def test_whoever_stops_waiting_takes_no_answer_from_another(server: StoreServer)
 def test_a_broken_connection_fails_what_waits_on_it_and_the_next_command_takes_another(server: StoreServer) -> None:
     async def story(client: Redis) -> None:
         line = line_of(client)
-        own = await line.run("CLIENT", "ID")
+        own = await line.run("CLIENT", "ID", timeout_s=5)
         await client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")  # type: ignore[no-untyped-call]
-        stuck = [asyncio.create_task(line.run("SET", f"key-{n}", b"x")) for n in range(3)]
+        stuck = [asyncio.create_task(line.run("SET", f"key-{n}", b"x", timeout_s=5)) for n in range(3)]
         while (await client.client_list(client_id=[own]))[0]["cmd"] != "set":
             await asyncio.sleep(0.001)
         await client.execute_command("CLIENT", "KILL", "ID", own)  # type: ignore[no-untyped-call]
         assert [type(error) for error in await asyncio.gather(*stuck, return_exceptions=True)] == [Broken] * 3
         await client.execute_command("CLIENT", "UNPAUSE")  # type: ignore[no-untyped-call]
-        assert await line.run("ECHO", b"again") == b"again"
-        assert await line.run("CLIENT", "ID") != own
+        assert await line.run("ECHO", b"again", timeout_s=5) == b"again"
+        assert await line.run("CLIENT", "ID", timeout_s=5) != own
 
     tell(server, story)
 
@@ -125,5 +129,33 @@ def test_a_store_that_is_gone_is_told_at_once_and_one_that_is_back_is_used(serve
                 await journal.status()
         server.start()
         assert (await journal.status()).tail.offset == 0
+
+    tell(server, story)
+
+
+def test_much_that_was_never_sent_does_not_keep_a_store_that_goes_on_waiting(server: StoreServer) -> None:
+    async def story(client: Redis) -> None:
+        line = line_of(client)
+        await line.run("ECHO", b"x", timeout_s=5)
+        server.signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError):
+                await line.run("SET", "much", b"x" * 24_000_000, timeout_s=0.3)
+        finally:
+            server.signal(signal.SIGCONT)
+        assert await line.run("ECHO", b"again", timeout_s=1) == b"again"
+
+    tell(server, story)
+
+
+def test_an_answer_that_nobody_asked_for_ends_the_connection(server: StoreServer) -> None:
+    async def story(client: Redis) -> None:
+        line = line_of(client)
+        own = await line.run("CLIENT", "ID", timeout_s=5)
+        assert line._connection is not None
+        await line._connection.send_packed_command(b"*1\r\n$4\r\nPING\r\n", check_health=False)
+        while line._connection is not None:
+            await asyncio.sleep(0)
+        assert await line.run("CLIENT", "ID", timeout_s=5) != own
 
     tell(server, story)
