@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,9 @@ def test_of_two_drills_asked_for_at_once_one_begins_also_after_a_handover(tmp_pa
         both = await asyncio.gather(begin("eu", "one"), begin("eu", "two"), return_exceptions=True)
         assert sum(isinstance(outcome, BaseException) for outcome in both) == 1
         (refusal,) = (outcome for outcome in both if isinstance(outcome, Busy))
-        began = [r for r in records(c, Audited, "eu") if r.what == "drill.began"]
+        begun = partial(records, c, Audited, "eu")
+        await until(begun, "the store has the news of its commit")
+        began = [r for r in begun() if r.what == "drill.began"]
         assert len(began) == 1
         assert f'"id":"{refusal.drill}"' in began[0].detail
         running = refusal.drill
