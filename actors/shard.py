@@ -287,20 +287,21 @@ class ShardActor:
             await asyncio.sleep(until_tick(time.monotonic()))
 
     def _own_beat(self) -> None:
-        """Whoever has begun an epoch looks at its own store at each heartbeat, also when nobody writes: it may be sealed, or gone.
-
-        Not before the start record is there: its append may be under way.
-        """
-        now, state = monotonic_ms(), self.state
-        begun = state.replication is not None and state.tail.epoch == state.epoch
-        if begun and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
+        """Whoever has begun an epoch looks at its own store at each heartbeat, also when nobody writes: it may be sealed, or gone."""
+        now = monotonic_ms()
+        if self._begun and not self._persisting and now - self._last_own_beat >= self.spec.timing.heartbeat_ms:
             self._last_own_beat, self._persisting = now, True
             self._spawn(self._persist_commit(force=True))
+
+    @property
+    def _begun(self) -> bool:
+        """Whether this epoch's start record is in the own store; its append, which may be under way, takes what is the tail before it."""
+        return self.state.replication is not None and self.state.tail.epoch == self.state.epoch
 
     def _tell_own_store(self) -> None:
         """Have the news of a commit written where the region's replica reads it, unless an entry comes soon whose append carries it."""
         replication = self.state.replication
-        if replication is None or self._persisting or self._persisted >= replication.committed:
+        if replication is None or not self._begun or self._persisting or self._persisted >= replication.committed:
             return
         if self.writer is None or not self.writer.entry_soon:
             self._persisting = True

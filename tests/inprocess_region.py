@@ -71,6 +71,8 @@ class Door:
         #: So many of the next appends are carried out without an answer.
         self.answers_to_lose = 0
         self.appends = 0
+        #: Appends without an entry that were asked for.
+        self.news = 0
 
     async def _open(self, what: str = "") -> MemoryJournal:
         await self.awake.wait()
@@ -84,6 +86,7 @@ class Door:
     async def append(
         self, *, epoch: int, attempt: str, expected: Position, entries: Sequence[Entry], committed: int, peers: dict[str, Peer]
     ) -> Accepted | Refused:
+        self.news += not entries
         store = await self._open("append" if entries else "")
         answer = await store.append(epoch=epoch, attempt=attempt, expected=expected, entries=entries, committed=committed, peers=peers)
         self.appends += bool(entries)

@@ -37,6 +37,8 @@ class RunningCluster:
         self.data_dir = data_dir
         placed = scratch.place(data_dir, changes={"shards": _SHARDS} if changes is None else changes)
         self.config_path, self.regions, self.urls = placed.path, placed.regions, placed.urls
+        #: What an order to move a shard was last answered.
+        self._refusal = ""
         self._homes = {name: shard.home for name, shard in placed.config.shards.items()}
         self.launcher = Launcher(self.config_path, data_dir)
         self._numbers = itertools.count(1)
@@ -98,11 +100,11 @@ class RunningCluster:
         """The region whose actor serves writes now."""
         return next((r for r in self.regions if self.shard(r, shard).get("serving")), None)
 
-    def until(self, holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+    def until(self, holds: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0) -> Any:
         """Poll until `holds()` is true and return it; fail with `what` when the time is over."""
         deadline = time.monotonic() + timeout_s
         while not (value := holds()):
-            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what if isinstance(what, str) else what()}"
             time.sleep(0.05)
         return value
 
@@ -128,7 +130,7 @@ class RunningCluster:
     def _settle(self, shard: str, home: str) -> None:
         owner = self.until(lambda: self.authority(shard), f"some region serves {shard}")
         if owner != home:
-            self.until(lambda: self._moved(shard, home), f"{shard} is home in {home}")
+            self.until(lambda: self._moved(shard, home), lambda: f"{shard} is home in {home}: {self._refusal}")
         self.until(lambda: self.authority(shard) == home, f"{home} serves {shard}")
 
     def _knows(self, region: str, board: str) -> bool:
@@ -137,7 +139,9 @@ class RunningCluster:
 
     def _moved(self, shard: str, home: str) -> bool:
         with self.http(home, "operator") as http:
-            return http.post("/v1/admin/failover", json={"shard": shard, "to": home}, timeout=30).status_code == 200
+            reply = http.post("/v1/admin/failover", json={"shard": shard, "to": home}, timeout=30)
+        self._refusal = reply.text
+        return reply.status_code == 200
 
     def fresh_board(self, policy: str = "best_score", **rules: Any) -> str:
         """A new board, known in every region that is up; in `SHARD` unless `rules` say where."""

@@ -35,7 +35,7 @@ EPOCH_BOUND = {"shard", "store", "gcs", "raylet", "region", "supervisor"}
 #: What else tells, by a new pid, that a part is back: the region's processes after the death of all of them.
 SIGN = {"region": "supervisor"}
 #: Which shard's actor a part is.
-ACTORS = {"shard": SHARD, "other shard": SHARDS[1]}
+ACTORS = {"shard": SHARD, "other shard": SHARDS[2]}
 #: Both regions take turns, so that each has been well for a while before it is hit again.
 PARTS = ("shard", "replica", "gateway", "store", "gcs", "raylet", "supervisor", "region")
 KILLS = [("other shard", HOME), *((part, region) for part in PARTS for region in (HOME, OTHER))]
