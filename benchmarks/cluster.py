@@ -23,6 +23,8 @@ HOME = "eu-west"
 SHARD = f"{HOME}/0"
 #: A gateway asks its actors for their status this often, with some to spare.
 _STATUS_S = 0.4
+#: Three regions with four shards use some 0.35 cores when nobody asks anything.
+REST_CORES = 0.6
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -129,6 +131,22 @@ class Cluster:
             until(lambda shard=shard: self.shard(home, shard).get("serving"), f"{home} serves {shard}")  # type: ignore[misc]
             for name in self.regions:
                 until(lambda name=name, shard=shard: self._level(name, home, shard), f"{name} has caught up with {shard}")  # type: ignore[misc]
+
+    def rested(self, timeout_s: float = 40.0) -> float:
+        """Wait until the regions use little CPU: what was filled in is written out and compacted. How long that took, in seconds.
+
+        Raises TimeoutError.
+        """
+        began, roles = time.monotonic(), self.roles()
+        os.sync()
+        used = REST_CORES
+        while used >= REST_CORES:
+            if time.monotonic() - began > timeout_s:
+                raise TimeoutError(f"not at rest within {timeout_s:g} s: {used:.2f} cores")
+            before, since = sum(self.cpu_s(roles).values()), time.monotonic()
+            time.sleep(1.0)
+            used = (sum(self.cpu_s(roles).values()) - before) / (time.monotonic() - since)
+        return time.monotonic() - began
 
     def _level(self, name: str, home: str, shard: str) -> bool:
         theirs, ours = self.shard(name, shard), self.shard(home, shard)

@@ -66,7 +66,7 @@ def filled_board(cluster: Cluster, clients: ClientProcesses, slices: int, option
     cluster.settled(regions[0])
     cluster.shown(board_id, player_id="player-000000")
     spent = time.monotonic() - began
-    options.say(f"  filled, and shown in every region, after {spent:.1f} s")
+    options.say(f"  filled, and shown in every region, after {spent:.1f} s; at rest {cluster.rested():.1f} s later")
     return Board(board_id, rules, players, slices, spent)
 
 
