@@ -71,7 +71,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ack_timeout_ms: int = 5000
     #: Events in one entry at most.
     events_per_entry: int = 2000
-    #: While callers share entries, one is begun in each stretch of so many milliseconds; 0: as soon as the one before it is stored.
+    #: While callers share entries, one is begun in each stretch of so many milliseconds (crowded: twice as many); 0: as soon as the one
+    #: before it is stored.
     group_ms: int = 40
 
 

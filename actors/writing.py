@@ -29,6 +29,8 @@ AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
+#: An entry for so many callers is a crowded one.
+CROWD = 4
 #: Boards whose last publication is remembered before those are looked for that need not be.
 MUCH = 256
 
@@ -84,9 +86,9 @@ class Writer:
     drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
-    #: When the newest entry was begun, and whether it was for more than one caller.
+    #: When the newest entry was begun, and how many callers it was for.
     _begun_ms: int = -(10**9)
-    _shared: bool = False
+    _callers: int = 0
     _much: int = MUCH
     #: Answers that wait for a majority that takes more than this number.
     _confirming: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -180,8 +182,13 @@ class Writer:
         """Whether an entry is about to be begun: something is queued, or callers share entries and are in the stretch of the last one."""
         if self.queue:
             return True
-        group_ms = self.limits.group_ms if self._shared else 0
-        return bool(group_ms) and self.monotonic_ms() // group_ms == self._begun_ms // group_ms
+        length = self._stretch_ms
+        return bool(length) and self.monotonic_ms() // length == self._begun_ms // length
+
+    @property
+    def _stretch_ms(self) -> int:
+        """See `_let_entry_grow`; 0 for a caller who comes alone."""
+        return self.limits.group_ms * (0 if self._callers < 2 else 1 if self._callers < CROWD else 2)
 
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
@@ -230,16 +237,15 @@ class Writer:
                 await self._write_one()
 
     async def _let_entry_grow(self) -> None:
-        """While callers share entries, one in each stretch of `group_ms`, counted from the clock's zero.
+        """While callers share entries, one in each stretch of `group_ms`, twice as long when it is crowded, counted from the clock's zero.
 
         An entry costs all regions some milliseconds whatever it holds; and the entries of shards that share a process begin
-        together, so that they travel together. Whoever comes alone, or after a pause, waits for nothing.
+        together, so that they travel together. On a machine that is full callers wait less for rarer entries than for each other.
+        Whoever comes alone, or after a pause, waits for nothing.
         """
-        group_ms = self.limits.group_ms if self._shared else 0
-        while (
-            group_ms and not self._over and self.draining is None and (now := self.monotonic_ms()) // group_ms == self._begun_ms // group_ms
-        ):
-            await asyncio.sleep((group_ms - now % group_ms) / 1000)
+        length = self._stretch_ms
+        while length and not self._over and self.draining is None and (now := self.monotonic_ms()) // length == self._begun_ms // length:
+            await asyncio.sleep((length - now % length) / 1000)
         self._begun_ms = self.monotonic_ms()
 
     def _next_publish_in_ms(self) -> int | None:
@@ -252,7 +258,7 @@ class Writer:
         offset = self.tail.offset + 1
         now_ms, records = self.wall_ms(), list[Record]()
         events, timeout_s = 0, self.limits.ack_timeout_ms / 1000
-        self._shared = len(self.queue) > 1
+        self._callers = len(self.queue)
         boards: dict[str, BoardState] = {}
         decisions: list[tuple[Request, list[Decided]]] = []
         last: list[Change] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actors.ports import Limits
 from actors.shard import TICK_S, until_tick
 from actors.waiting import CommitWaiters
-from actors.writing import Writer
+from actors.writing import CROWD, Writer
 from failover.replication import PeerProgress, Replication, RequestNumbers, Ship
 from journal.ports import Accepted, Append, JournalUnavailable, Peer, Position, Refused
 from journal.records import Audited, Entry, open_entry, seal_entry
@@ -92,6 +92,28 @@ def test_while_callers_share_entries_one_is_begun_in_each_stretch_and_who_is_alo
         told.now_ms = 145
         await told.writer.audit("fourth", "test", {})
         assert told.words()[1:] == [["fourth"]]
+        told.writer.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_after_a_crowded_entry_the_next_one_is_begun_two_stretches_later() -> None:
+    async def story() -> None:
+        told = Written(group_ms=20)
+        running = asyncio.create_task(told.writer.run())
+        told.now_ms = 120
+        await asyncio.gather(*(told.writer.audit(str(n), "test", {}) for n in range(CROWD)))
+        assert told.words() == [[str(n) for n in range(CROWD)]]
+        assert told.writer.entry_soon
+        later = asyncio.create_task(told.writer.audit("later", "test", {}))
+        told.now_ms = 140
+        await turns()
+        assert told.words()[1:] == []
+        told.now_ms = 160
+        await later
+        assert told.words()[1:] == [["later"]]
+        assert not told.writer.entry_soon, "who comes alone now does not wait"
         told.writer.stop()
         await running
 
