@@ -180,15 +180,13 @@ class Writer:
     @property
     def entry_soon(self) -> bool:
         """Whether an entry is about to be begun: something is queued, or callers share entries and are in the stretch of the last one."""
-        if self.queue:
-            return True
-        length = self._stretch_ms
-        return bool(length) and self.monotonic_ms() // length == self._begun_ms // length
+        return bool(self.queue) or self._stretch_left_ms() > 0
 
-    @property
-    def _stretch_ms(self) -> int:
-        """See `_let_entry_grow`; 0 for a caller who comes alone."""
-        return self.limits.group_ms * (0 if self._callers < 2 else 1 if self._callers < CROWD else 2)
+    def _stretch_left_ms(self) -> int:
+        """See `_let_entry_grow`; 0 once the stretch of the last entry is over, and for a caller who comes alone."""
+        length = self.limits.group_ms * (0 if self._callers < 2 else 1 if self._callers < CROWD else 2)
+        now = self.monotonic_ms()
+        return length - now % length if length and now // length == self._begun_ms // length else 0
 
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
@@ -243,9 +241,8 @@ class Writer:
         together, so that they travel together. On a machine that is full callers wait less for rarer entries than for each other.
         Whoever comes alone, or after a pause, waits for nothing.
         """
-        length = self._stretch_ms
-        while length and not self._over and self.draining is None and (now := self.monotonic_ms()) // length == self._begun_ms // length:
-            await asyncio.sleep((length - now % length) / 1000)
+        while not self._over and self.draining is None and (left_ms := self._stretch_left_ms()):
+            await asyncio.sleep(left_ms / 1000)
         self._begun_ms = self.monotonic_ms()
 
     def _next_publish_in_ms(self) -> int | None:
