@@ -37,6 +37,10 @@ BYTES_TOGETHER = 1 << 20
 _Appending = tuple[Append, "asyncio.Future[Accepted | Refused | None]"]
 
 
+def _bytes_of(appending: _Appending) -> int:
+    return sum(len(entry.data) for entry in appending[0].entries)
+
+
 class NotSent(Exception):
     """The peer could not be reached at all: nothing was sent. Definite."""
 
@@ -139,13 +143,10 @@ class HttpLinks:
     def _ship(self, region: str) -> None:
         waiting = [each for each in self._appends.pop(region) if not each[1].done()]
         while waiting:
-            size, some = 0, list[_Appending]()
-            while waiting and (not some or size < BYTES_TOGETHER):
-                more = sum(len(entry.data) for entry in waiting[0][0].entries)
-                if some and size + more > BYTES_TOGETHER:
-                    break
+            some = [waiting.pop(0)]
+            size = _bytes_of(some[0])
+            while waiting and (size := size + _bytes_of(waiting[0])) <= BYTES_TOGETHER:
                 some.append(waiting.pop(0))
-                size += more
             task = asyncio.get_running_loop().create_task(self._append_some(region, some))
             self._shipping.add(task)
             task.add_done_callback(self._shipping.discard)

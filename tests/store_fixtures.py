@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from journal.memory import MemoryJournal, MemoryLog
 from journal.ports import Accepted, Append, Granted, Journal, Peer, Position, Refused, Seal
 from journal.records import Entry, EpochStarted, HandedOver, seal_entry
-from journal.redis_journal import RedisJournal
+from journal.redis_journal import RedisJournal, open_client
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "")
 
@@ -81,6 +82,19 @@ class StoreServer:
                 return connection.recv(16).startswith(b"+PONG")
         except OSError:
             return False
+
+
+def tell(server: StoreServer, story: Callable[[Redis], Awaitable[None]]) -> None:
+    """Run a story with a client of its own, closed at the end."""
+
+    async def whole() -> None:
+        client = open_client(server.url)
+        try:
+            await story(client)
+        finally:
+            await client.aclose()
+
+    asyncio.run(whole())
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from journal.memory import NUMBER_LIMIT
 from journal.ports import Accepted, JournalMisconfigured, JournalUnavailable, Peer, Position
 from journal.records import Entry
-from journal.redis_journal import RedisJournal, open_client
+from journal.redis_journal import RedisJournal
 from journal.store_check import check_store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -30,6 +30,7 @@ from store_fixtures import (
     running_store,
     shipping,
     take,
+    tell,
     valkey_binary,
 )
 
@@ -53,17 +54,6 @@ def own_server(binary: str, tmp_path: Path) -> Iterator[StoreServer]:
     """For tests that hurt it."""
     with running_store(binary, tmp_path) as store:
         yield store
-
-
-def tell(server: StoreServer, story: Callable[[Redis], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        client = open_client(server.url)
-        try:
-            await story(client)
-        finally:
-            await client.aclose()
-
-    asyncio.run(whole())
 
 
 async def started(client: Redis, shard: str, count: int = 3, *, timeout_ms: int = 2000) -> tuple[RedisJournal, list[Entry]]:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,11 @@ from redis.exceptions import ConnectionError as Broken
 from redis.exceptions import ResponseError
 
 from journal.ports import JournalUnavailable
-from journal.redis_journal import RedisJournal, open_client
+from journal.redis_journal import RedisJournal
 from journal.redis_line import line_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from store_fixtures import StoreServer, running_store, valkey_binary
+from store_fixtures import StoreServer, running_store, tell, valkey_binary
 
 pytestmark = pytest.mark.store
 
@@ -25,17 +25,6 @@ pytestmark = pytest.mark.store
 def server(tmp_path: Path) -> Iterator[StoreServer]:
     with running_store(valkey_binary(), tmp_path) as store:
         yield store
-
-
-def tell(server: StoreServer, story: Callable[[Redis], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        client = open_client(server.url)
-        try:
-            await story(client)
-        finally:
-            await client.aclose()
-
-    asyncio.run(whole())
 
 
 async def connections(client: Redis) -> int:
