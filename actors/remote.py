@@ -19,7 +19,7 @@ import msgspec
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from actors import orders
+from actors import orders, precedence
 from actors.channel import Address, Asking, connect, listen
 from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, Batch, NoAuthority, SubmitResult, Unanswered, WireError, to_wire
@@ -155,6 +155,7 @@ class ReplicaWorker:
     """`actors.replica.ReplicaActor` in a worker process."""
 
     def __init__(self, factory: str, *arguments: Any) -> None:
+        precedence.go_first(precedence.REPLICA)
         self.actor: ReplicaActor = _make(factory, *arguments)
         self.actor.start()
         self._listening = asyncio.get_running_loop().create_task(listen(self.ask))
@@ -186,6 +187,7 @@ class GatewayWorker:
 
     def __init__(self, factory: str, spec: Any, shards: dict[str, list[str]], replicas: list[str], gateways: list[str]) -> None:
         """`shards`: by the name of the actor that they are in. `gateways` are the region's other ones, by name; they may start later."""
+        precedence.go_first(precedence.GATEWAY)
         handles = LocalHandles(
             {name: (ray.get_actor(name), held) for name, held in shards.items()},
             {name: ray.get_actor(name) for name in replicas},

@@ -35,6 +35,7 @@ from actors.messages import (
     to_wire,
 )
 from actors.ports import ReplicaSpec
+from actors.precedence import go_evenly
 from actors.region_fold import RegionFold, ShardFold
 from actors.steps import Steps
 from journal.ports import Journal, JournalUnavailable, Position
@@ -89,7 +90,7 @@ class ReplicaActor:
         self._news = asyncio.Condition()
         #: Held by whoever changes the fold: that is done in steps, with questions in between.
         self._folding = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="freeze")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="freeze", initializer=go_evenly)
         #: Questions that wait for what is not here yet, and whether there are any.
         self._waiting = 0
         self._awaited = asyncio.Event()

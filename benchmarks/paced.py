@@ -2,13 +2,18 @@
 
 A closed loop asks less of a service that is slow, and so hides how slow it is. Here what is late queues up, and the
 time in the queue counts. Arrivals are random, from a seed, as those of many clients are; only their number is fixed.
+
+Clients stand for other machines. On this one they would wait for a core whenever it is full, before they send and before they see
+the answer, and count that as the service's; so Linux gives them a core at once (`first_served`), which the service then lacks.
 """
 
 import asyncio
 import math
+import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from benchmarks.clients import Tally, Window
@@ -37,6 +42,27 @@ def arrivals(rate: float, span_s: float, seed: object) -> list[float]:
     """Ascending random instants within [0, span_s), in seconds: a Poisson stream given that exactly `rate * span_s` arrive."""
     chosen = random.Random(f"arrivals {seed}")
     return sorted(chosen.random() * span_s for _ in range(round(rate * span_s)))
+
+
+@contextmanager
+def first_served() -> Iterator[bool]:
+    """The calling thread goes before all others, as a real-time one; yields whether that is allowed (`CAP_SYS_NICE`)."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def say_who_waits(say: Callable[[str], None]) -> None:
+    """Tell where latencies hold the clients' own waiting."""
+    with first_served() as allowed:
+        if not allowed:
+            say("clients may not go first on this machine (CAP_SYS_NICE): what they wait for a core counts as latency")
 
 
 async def keep_pace(
@@ -84,4 +110,5 @@ async def keep_pace(
 
     ready = [await opening() for _ in range(connections)]
     await asyncio.sleep(max(0.0, window.begins - time.monotonic()))
-    await asyncio.gather(*(work(connection) for connection in ready))
+    with first_served():
+        await asyncio.gather(*(work(connection) for connection in ready))

@@ -18,6 +18,7 @@ from benchmarks.clients import ClientProcesses, Job, Tally, Window
 from benchmarks.cluster import Cluster
 from benchmarks.figures import Figure, figure, percentile
 from benchmarks.options import Options
+from benchmarks.paced import say_who_waits
 from benchmarks.paced_http import Sighting
 from benchmarks.paced_peer import PacedPeer
 from benchmarks.peer_redis import PeerStore
@@ -85,6 +86,7 @@ class Ages:
 def run(options: Options) -> Iterator[Figure]:
     """Figures of both boards, each beside the peer."""
     with ClientProcesses(3) as clients, PeerStore() as peer, Cluster(shards=SHARDS) as cluster:
+        say_who_waits(options.say)
         options.say("the peer")
         peer.load(players_of(options), 3)
         each = EVENTS / BATCH / 3

@@ -18,6 +18,7 @@ from benchmarks.cluster import Cluster
 from benchmarks.figures import Figure, figure, percentile
 from benchmarks.offline import Differs, Sorted
 from benchmarks.options import Options
+from benchmarks.paced import say_who_waits
 from benchmarks.paced_http import PacedReads, Place
 from benchmarks.paced_peer import PacedPeer
 from benchmarks.peer_redis import PeerStore
@@ -82,6 +83,7 @@ def run(options: Options) -> Iterator[Figure]:
     """Figures at the full rates, the peer's in the same order, and what the offline sort was compared with."""
     started = time.monotonic()
     with ClientProcesses(5) as clients, PeerStore() as peer, Cluster(shards=SHARDS) as cluster:
+        say_who_waits(options.say)
         options.say(
             f"filling a board on {SHARDS} shards with {players_of(options):,} players, by quorum, from {len(cluster.regions)} regions"
         )

@@ -81,6 +81,7 @@ def environment(paths: RegionPaths, settings: RegionConfig, *, node: int, token:
         **dict.fromkeys(("RAY_enable_worker_prestart", "RAY_prestart_worker_first_driver"), "0"),
         **dict.fromkeys(("RAY_task_events_report_interval_ms", "RAY_event_stats", "RAY_enable_metrics_collection"), "0"),  # unread here
         "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+        "RAY_process_group_cleanup_enabled": "0",  # workers that lead a group could not leave the session, see `actors.precedence`
         "RAY_worker_niceness": "0",  # Ray's own 15 gives a busy neighbour 28 times the share of our actors
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
         "HOME": str(paths.root / "ray"),
