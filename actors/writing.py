@@ -29,8 +29,10 @@ AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
-#: An entry for so many callers is a crowded one.
-CROWD = 4
+#: A stretch is at least so many times what the own store has lately needed to take an entry; the shortest is this part of the longest.
+STORE_TIMES, SHORTEST = 4, 8
+#: Entries that "lately" looks back on, about.
+LATELY = 4
 #: Boards whose last publication is remembered before those are looked for that need not be.
 MUCH = 256
 
@@ -86,9 +88,11 @@ class Writer:
     drills: auditing.Drills = field(default_factory=auditing.Drills)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
-    #: When the newest entry was begun, and how many callers it was for.
+    #: When the newest entry was begun, and whether the next one is given its stretch: several callers shared it, and it left nothing over.
     _begun_ms: int = -(10**9)
-    _callers: int = 0
+    _grows: bool = False
+    #: What the own store has lately needed to take an entry.
+    _store_ms: float = 0.0
     _much: int = MUCH
     #: Answers that wait for a majority that takes more than this number.
     _confirming: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -184,9 +188,17 @@ class Writer:
 
     def _stretch_left_ms(self) -> int:
         """See `_let_entry_grow`; 0 once the stretch of the last entry is over, and for a caller who comes alone."""
-        length = self.limits.group_ms * (0 if self._callers < 2 else 1 if self._callers < CROWD else 2)
+        length = self._stretch_ms if self._grows else 0
         now = self.monotonic_ms()
         return length - now % length if length and now // length == self._begun_ms // length else 0
+
+    @property
+    def _stretch_ms(self) -> int:
+        longest = self.limits.group_ms
+        length, shortest = longest, longest // SHORTEST
+        while length // 2 >= max(shortest, STORE_TIMES * self._store_ms, 1):
+            length //= 2
+        return length
 
     def settle(self, applied: int) -> None:
         """The ledger has folded everything up to `applied`."""
@@ -235,11 +247,13 @@ class Writer:
                 await self._write_one()
 
     async def _let_entry_grow(self) -> None:
-        """While callers share entries, one in each stretch of `group_ms`, twice as long when it is crowded, counted from the clock's zero.
+        """While callers share entries, one in each stretch of time, counted from the clock's zero: `group_ms` on a machine that is full,
+        a half, a fourth or an eighth of it when the own store takes entries quickly.
 
         An entry costs all regions some milliseconds whatever it holds; and the entries of shards that share a process begin
-        together, so that they travel together. On a machine that is full callers wait less for rarer entries than for each other.
-        Whoever comes alone, or after a pause, waits for nothing.
+        together, so that they travel together. On a machine that is full callers wait less for rarer entries than for each other,
+        and how long the store needs tells how full it is. Whoever comes alone, or after a pause, waits for nothing, nor does what
+        an entry had no room for.
         """
         while not self._over and self.draining is None and (left_ms := self._stretch_left_ms()):
             await asyncio.sleep(left_ms / 1000)
@@ -255,7 +269,7 @@ class Writer:
         offset = self.tail.offset + 1
         now_ms, records = self.wall_ms(), list[Record]()
         events, timeout_s = 0, self.limits.ack_timeout_ms / 1000
-        self._callers = len(self.queue)
+        callers = len(self.queue)
         boards: dict[str, BoardState] = {}
         decisions: list[tuple[Request, list[Decided]]] = []
         last: list[Change] = []
@@ -287,6 +301,7 @@ class Writer:
                 records.extend(scored)
                 events += len(request.submissions)
                 decisions.append((request, decided))
+            self._grows = callers > 1 and not self.queue
             self._answer_later(decisions)
             for change in last:
                 board_changes.decide(change, draft, self.waiters, timeout_s, self._confirm)
@@ -300,11 +315,12 @@ class Writer:
         entry = seal_entry(self.epoch, offset, self.new_id(), records)
         self.kept[offset] = Kept(entry, records, self.monotonic_ms())
         self.kept_bytes += len(entry.data)
-        leased = self.waiters.leased()
+        leased, begun_ms = self.waiters.leased(), self.monotonic_ms()
         try:
             answer: Accepted | Refused | None = await self.append(entry, self.tail)
         except JournalUnavailable:
             answer = None
+        self._store_ms += (self.monotonic_ms() - begun_ms - self._store_ms) / LATELY
         if isinstance(answer, Accepted):
             self.tail = Position(self.epoch, offset)
             self.waiters.hold(offset, leased_before=leased)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors import board_changes
 from actors.ports import Limits
 from actors.shard import TICK_S, until_tick
 from actors.waiting import CommitWaiters
-from actors.writing import CROWD, Writer
+from actors.writing import LATELY, Writer
 from failover.replication import PeerProgress, Replication, RequestNumbers, Ship
 from journal.ports import Accepted, Append, JournalUnavailable, Peer, Position, Refused
 from journal.records import Audited, Entry, open_entry, seal_entry
@@ -33,28 +35,40 @@ class Nothing:
         return []
 
 
-class Written:
-    """A writer on a store that takes everything, and a clock that only the test moves."""
+class OneBoard(Nothing):
+    """A board that takes every event; each is told in the entry by its id."""
 
-    def __init__(self, group_ms: int) -> None:
-        self.now_ms = 100
+    state = SimpleNamespace(incarnation="life", sharded=False, generation=0, unpublished=False)
+
+    def board(self, board_id: str) -> Any:
+        return self.state
+
+    def decide(self, reader: Any, board: Any, submissions: list[str], **where: Any) -> tuple[list[Audited], list[Any]]:
+        return [Audited(word, "test", 1, "{}") for word in submissions], []
+
+
+class Written:
+    """A writer on a store that takes everything within `store_ms`, and a clock that otherwise only the test moves."""
+
+    def __init__(self, group_ms: int, store_ms: int = 0, pending: Any = None, events_per_entry: int = 2000) -> None:
+        self.now_ms, self.store_ms = 100, store_ms
         self.entries: list[Entry] = []
         waiters = CommitWaiters()
 
         async def append(entry: Entry, expected: Position) -> Accepted:
             self.entries.append(entry)
+            self.now_ms += self.store_ms
             waiters.advance(entry.offset)
             return Accepted(entry.offset, entry.offset, 1, Position(1, entry.offset), "here")
 
         ledger: Any = Ledger()
-        pending: Any = Nothing()
         self.writer = Writer(
             shard="eu/0",
             epoch=1,
             tail=Position(1, 1),
             ledger=ledger,
-            pending=pending,
-            limits=Limits(group_ms=group_ms),
+            pending=pending or Nothing(),
+            limits=Limits(group_ms=group_ms, events_per_entry=events_per_entry),
             waiters=waiters,
             append=append,
             wall_ms=lambda: 1,
@@ -98,22 +112,39 @@ def test_while_callers_share_entries_one_is_begun_in_each_stretch_and_who_is_alo
     asyncio.run(story())
 
 
-def test_after_a_crowded_entry_the_next_one_is_begun_two_stretches_later() -> None:
+@pytest.mark.parametrize(("store_ms", "stretch_ms"), [(0, 10), (2, 10), (3, 20), (5, 20), (6, 40), (10, 40), (11, 80), (70, 80)])
+def test_stretch_is_as_long_as_the_store_has_lately_been_slow(store_ms: int, stretch_ms: int) -> None:
     async def story() -> None:
-        told = Written(group_ms=20)
+        told = Written(group_ms=80, store_ms=store_ms)
         running = asyncio.create_task(told.writer.run())
-        told.now_ms = 120
-        await asyncio.gather(*(told.writer.audit(str(n), "test", {}) for n in range(CROWD)))
-        assert told.words() == [[str(n) for n in range(CROWD)]]
+        for _ in range(10 * LATELY):
+            await told.writer.audit("alone", "test", {})
+            assert not told.writer.entry_soon, "who comes alone does not wait"
+        begun = told.now_ms = 80_000  # a multiple of every stretch
+        await asyncio.gather(*(told.writer.audit(word, "test", {}) for word in ("one", "other")))
         assert told.writer.entry_soon
-        later = asyncio.create_task(told.writer.audit("later", "test", {}))
-        told.now_ms = 140
-        await turns()
-        assert told.words()[1:] == []
-        told.now_ms = 160
-        await later
-        assert told.words()[1:] == [["later"]]
-        assert not told.writer.entry_soon, "who comes alone now does not wait"
+        while told.writer.entry_soon:
+            told.now_ms += 1
+        assert told.now_ms - begun == stretch_ms
+        told.writer.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_what_an_entry_had_no_room_for_follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("refuse_unless_open", "refuse_strangers"):
+        monkeypatch.setattr(board_changes, name, lambda *_: None)
+
+    async def story() -> None:
+        told = Written(group_ms=80, pending=OneBoard(), events_per_entry=4)
+        submit: Any = told.writer.submit
+        running = asyncio.create_task(told.writer.run())
+        await asyncio.gather(*(submit("board", [f"{n}a", f"{n}b"], "test") for n in range(5)))
+        assert told.words() == [["0a", "0b", "1a", "1b"], ["2a", "2b", "3a", "3b"], ["4a", "4b"]]
+        await asyncio.gather(*(submit("board", [f"{n}"], "test") for n in range(2)))
+        assert told.words()[3:] == [["0", "1"]], "the last of those was no longer shared"
+        assert told.writer.entry_soon
         told.writer.stop()
         await running
 
