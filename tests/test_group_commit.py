@@ -62,12 +62,13 @@ class Written:
             return Accepted(entry.offset, entry.offset, 1, Position(1, entry.offset), "here")
 
         ledger: Any = Ledger()
+        pending = pending or Nothing()
         self.writer = Writer(
             shard="eu/0",
             epoch=1,
             tail=Position(1, 1),
             ledger=ledger,
-            pending=pending or Nothing(),
+            pending=pending,
             limits=Limits(group_ms=group_ms, events_per_entry=events_per_entry),
             waiters=waiters,
             append=append,
@@ -148,7 +149,7 @@ def test_what_an_entry_had_no_room_for_follows_at_once(monkeypatch: pytest.Monke
         told.writer.stop()
         await running
 
-    asyncio.run(story())
+    asyncio.run(asyncio.wait_for(story(), 10))
 
 
 def test_without_a_stretch_each_entry_follows_the_one_before_it() -> None:
