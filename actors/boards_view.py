@@ -150,9 +150,12 @@ class SliceRows:
                 yield freeze
             self._fresh = {}
         else:
-            # A board that rests lets go of what the background has replaced.
-            self._index.settle()
+            self.rest()
         return self._index.view
+
+    def rest(self) -> None:
+        """Let go of what the background has replaced; the rows stay what they are."""
+        self._index.settle()
 
     def close(self) -> None:
         """Let go of what the index may do in the background; its views stay readable."""
@@ -312,6 +315,11 @@ class SliceFold:
         for offset in gone:
             self.forgotten = max(self.forgotten, offset)
             del self.frozen[offset]
+
+    def expire(self, now_ms: int) -> None:
+        """Let go of what nobody can ask for any more, on a board that rests too: otherwise it is done at the next mark."""
+        self._forget(0, Turn(now_ms, 0), at_once=False)
+        self.rows.rest()
 
     def _propose(self, proposal: Proposal, turn: Turn) -> None:
         if self.proposals and (self._old(self.proposals[-1].published_ms, turn) or len(self.proposals) >= WAITING_MAX):

@@ -16,6 +16,10 @@ from boards.merging import MergedView
 from boards.model import Layout
 from journal.ports import Position
 
+#: Of the newest so many generations each is kept so many times as long as the others: a board that is seldom written keeps some too, and
+#: one that rests does not keep them for ever.
+COUNT, TIMES = 60, 5
+
 
 class BadGeneration(ReplicaMismatch):
     """What a lead's journal says of a generation is not what the slices of that layout say."""
@@ -261,11 +265,12 @@ class BoardSeries:
         self.expire(turn.now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Drop generations that were replaced longer ago than the board retains them."""
-        keep_from = now_ms - self.rules.retention_ms
-        gone = []
+        """Drop generations that were replaced longer ago than the board retains them, see `COUNT`."""
+        retention_ms, more = self.rules.retention_ms, len(self.generations) - COUNT
+        gone: list[int] = []
         for number, generation in self.generations.items():
-            if generation.replaced_ms is None or generation.replaced_ms >= keep_from:
+            kept_ms = retention_ms if len(gone) < more else TIMES * retention_ms
+            if generation.replaced_ms is None or generation.replaced_ms >= now_ms - kept_ms:
                 break
             gone.append(number)
         for number in gone:

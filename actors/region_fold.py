@@ -30,6 +30,8 @@ from journal.records import (
 _BOUNDARIES = (Published, Marked)
 #: Records that say where a board lives. They hold whatever its rows are: a slice that is to be mended takes them too.
 _PLACES = (Relocating, Switched, SliceOpened)
+#: Boards that are looked through in one step: some 100 µs where nothing goes.
+EXPIRED_AT_ONCE = 128
 #: Removed boards that are remembered for each shard; beyond it the others are read again when one of them is.
 GONE = 65_536
 
@@ -151,6 +153,16 @@ class RegionFold:
         fold.applied, self._applied[shard] = reached, reached.offset
         candidates |= dict.fromkeys(series for series, offset in self._due[shard].items() if offset <= reached.offset)
         return told | self._advance(candidates, turn)
+
+    def expiring(self, now_ms: int) -> Steps[None]:
+        """Let generations go that are no longer retained, of boards that rest too: those of the others go when a new one is made."""
+        for number, series in enumerate(list(self.boards.values()), start=1):
+            series.expire(now_ms)
+            for here in series.slices.values():
+                for one in here.values():
+                    one.expire(now_ms)
+            if number % EXPIRED_AT_ONCE == 0:
+                yield None
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
         """The shard's journal has been read to its end; the boards of which there is something new."""

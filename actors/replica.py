@@ -50,6 +50,8 @@ STRIDE = 64
 TURN_S = 0.001
 #: Seconds that more entries are given to come before a shard's next are read, unless somebody waits for a position.
 REST_S = 0.04
+#: Seconds from one look for generations that are no longer retained to the next.
+EXPIRE_S = 30.0
 #: Pause before broken slices are folded anew for the first time; it doubles each time, up to 30 s.
 MEND_MIN_S = 0.5
 #: Boards that news are made of before others get a turn.
@@ -106,6 +108,7 @@ class ReplicaActor:
         """Begin following the journals."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._follow(fold)) for fold in self.shards.values()]
+        self._tasks.append(loop.create_task(self._expire()))
 
     async def close(self) -> None:
         """Stop following."""
@@ -180,6 +183,12 @@ class ReplicaActor:
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_S):
                 await self._awaited.wait()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            async with self._folding:
+                await self._take(self.fold.expiring(monotonic_ms()))
 
     async def _caught_up(self, fold: ShardFold) -> None:
         if not fold.serving or fold.stopped:

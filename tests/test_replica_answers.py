@@ -12,6 +12,7 @@ from sharded_boards import BOARD, SHARDS, Board, Journals
 import actors.replica
 from actors import boards_view
 from actors.answers import TOGETHER_FROM
+from actors.generations_view import COUNT, TIMES
 from actors.messages import (
     Answer,
     Ask,
@@ -30,6 +31,7 @@ from actors.messages import (
 )
 from actors.ports import ReplicaSpec
 from actors.replica import ReplicaActor
+from actors.steps import at_once
 from boards import checksum
 from boards.index import RankIndex
 from boards.model import Outcome, Row
@@ -187,7 +189,7 @@ def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_the
         region.clock_ms += 10 * RETENTION_MS  # s1 was the newest all that time
         await region.publish(await region.score("ann", 2))
         kept = await region.ask(generation=1)
-        region.clock_ms += RETENTION_MS
+        region.clock_ms += TIMES * RETENTION_MS
         assert await region.ask(generation=1) == kept
         region.clock_ms += 1
         with pytest.raises(GenerationGone) as gone:
@@ -195,6 +197,42 @@ def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_the
         assert (gone.value.code, gone.value.newest, gone.value.definite) == ("generation_gone", 2, True)
         region.clock_ms += 100 * RETENTION_MS
         assert (await region.ask()).generation == (await region.ask(generation=2)).generation == 2
+
+    tell(story)
+
+
+def test_the_newest_sixty_generations_are_kept_longer_than_those_before_them(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        for value in range(COUNT + 10):
+            await region.publish(await region.score("ann", value))
+        newest = COUNT + 10
+        held = region.replica.fold.boards[BOARD].generations
+        assert list(held) == list(range(newest + 1)), "and s0, the empty board"
+        region.clock_ms += RETENTION_MS
+        assert (await region.ask(generation=1)).generation == 1
+        region.clock_ms += 1
+        with pytest.raises(GenerationGone):
+            await region.ask(generation=newest - COUNT)
+        assert list(held) == list(range(newest - COUNT + 1, newest + 1)) and len(held) == COUNT
+        region.clock_ms += (TIMES - 1) * RETENTION_MS
+        assert (await region.ask()).generation == newest
+        assert list(held) == [newest]
+
+    tell(story)
+
+
+def test_a_board_that_rests_lets_go_of_what_is_no_longer_retained(tell: Callable[[Story], None]) -> None:
+    async def story(region: Region) -> None:
+        for value in range(5):
+            await region.publish(await region.score("ann", value))
+        region.clock_ms += TIMES * RETENTION_MS + 1
+        fold = region.replica.fold
+        (one,) = fold.shards[SHARD].slices.values()
+        held = fold.boards[BOARD].generations
+        assert (len(held), len(one.frozen)) == (6, 5)
+        at_once(fold.expiring(region.clock_ms))
+        assert (list(held), len(one.frozen)) == ([5], 1)
+        assert (await region.ask()).generation == 5
 
     tell(story)
 
@@ -211,7 +249,7 @@ def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None]) -> Non
         assert [entry["player_id"] for entry in body(page)["entries"]] == ["p1", "p0"]  # type: ignore[attr-defined]
         with pytest.raises(BadCursor):
             await region.ask(Top(limit=2, cursor=cursor), generation=2)
-        region.clock_ms += RETENTION_MS + 1
+        region.clock_ms += TIMES * RETENTION_MS + 1
         with pytest.raises(GenerationGone) as gone:
             await region.ask(Top(limit=2, cursor=cursor))
         assert gone.value.newest == 2
