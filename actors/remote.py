@@ -25,7 +25,7 @@ from actors.gateway import GatewayActor
 from actors.messages import Answer, Ask, Batch, NoAuthority, SubmitResult, Unanswered, WireError, to_wire
 from actors.replica import News, ReplicaActor
 from actors.replica_pool import ReplicaPool
-from actors.shard import ShardActor, decode_several
+from actors.shard import ShardActor, decode_submit
 
 log = logging.getLogger("laurel.actors")
 
@@ -107,7 +107,7 @@ class ShardWorker:
     async def submit(self, payload: bytes) -> bytes:
         """Joined requests (`actors.messages.Batch`) by shard, all of this process -> for each shard, when all have answered, what came of
         its requests: for each a list of results, or an error as a map."""
-        waiting = [_submitted(self.actors[shard], batches) for shard, batches in decode_several(payload)]
+        waiting = [_submitted(self.actors[shard], batches) for shard, batches in decode_submit(payload)]
         return _encode([await _results(each) for each in waiting])
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
@@ -293,12 +293,7 @@ class LocalHandles:
         #: A line for each replica, as of the last `replica_status`.
         self.replica_lines: list[dict[str, Any]] = []
 
-    async def submit(self, shard: str, payload: bytes) -> bytes:
-        """Joined requests for one shard, see `ShardWorker.submit`."""
-        (replies,) = _raws.decode(await self._submit(self._actor_of[shard], _encode([(shard, msgspec.Raw(payload))])))
-        return bytes(replies)
-
-    async def submit_several(self, payload: bytes) -> bytes:
+    async def submit(self, payload: bytes) -> bytes:
         """See `ShardWorker.submit`; the shards may be in several processes, of which some may not answer in time."""
         parts = _parts.decode(payload)
         by_actor: dict[str, list[int]] = {}

@@ -47,8 +47,7 @@ log = logging.getLogger("laurel.shard")
 
 TICK_S = 0.025
 
-_batches = msgspec.msgpack.Decoder(list[Batch])
-_several = msgspec.msgpack.Decoder(list[tuple[str, list[Batch]]])
+_batches = msgspec.msgpack.Decoder(list[tuple[str, list[Batch]]])
 
 
 class ShardActor:
@@ -477,11 +476,6 @@ def _exit(why: str) -> None:
     os._exit(1)
 
 
-def decode_submit(payload: bytes) -> list[Batch]:
-    """A gateway's joined requests."""
+def decode_submit(payload: bytes) -> list[tuple[str, list[Batch]]]:
+    """A gateway's joined requests, by shard, each shard once."""
     return _batches.decode(payload)
-
-
-def decode_several(payload: bytes) -> list[tuple[str, list[Batch]]]:
-    """A gateway's joined requests for several shards: each shard once."""
-    return _several.decode(payload)

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, WireError, from_wire
+from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, from_wire
 from regions.link_server import LocalShards
-from regions.links import HttpLinks, NotSent
+from regions.links import HttpLinks, NotSent, decode_replies
 from regions.routing import CALLS, EVENTS_PER_CALL, HOLD_S, OF_THE_BOARD, Directory, ShardRoute
 
 log = logging.getLogger("laurel.routing")
 
 _encode = msgspec.msgpack.Encoder().encode
-_replies = msgspec.msgpack.Decoder(list[list[list[SubmitResult] | WireError]])
 
 #: What came of one shard's part.
 Told = list[SubmitResult] | Unanswered
@@ -152,10 +151,10 @@ class Bundles:
         replies, doubt = None, False
         try:
             if owner == self._region:
-                raw = await self._local.submit_several(payload)
+                raw = await self._local.submit(payload)
             else:
-                raw = await self._links.call(owner, "submit_several", payload, timeout_s=self._call_timeout_s)
-            replies = _replies.decode(raw)
+                raw = await self._links.call(owner, "submit", payload, timeout_s=self._call_timeout_s)
+            replies = decode_replies(raw)
         except NotSent:
             pass
         except TimeoutError:

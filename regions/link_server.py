@@ -36,12 +36,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class LocalShards(Protocol):
     """This region's shard actors. All calls raise TimeoutError when no answer came in time."""
 
-    async def submit(self, shard: str, payload: bytes) -> bytes:
-        """Joined requests for one shard (see `actors.remote`)."""
-        ...
-
-    async def submit_several(self, payload: bytes) -> bytes:
-        """Joined requests for several shards (see `actors.remote`)."""
+    async def submit(self, payload: bytes) -> bytes:
+        """Joined requests for one shard or several (see `actors.remote.ShardWorker.submit`)."""
         ...
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
@@ -130,10 +126,7 @@ class Acceptor:
             case "renew":
                 return _encode(await self._granting.renew(_renew.decode(body)))
             case "submit":
-                size = int.from_bytes(body[:2], "big")
-                return await self._shards.submit(body[2 : 2 + size].decode(), body[2 + size :])
-            case "submit_several":
-                return await self._shards.submit_several(body)
+                return await self._shards.submit(body)
         asked = _any.decode(body)
         shard = asked["shard"]
         match what:

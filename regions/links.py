@@ -25,7 +25,8 @@ _appended = msgspec.msgpack.Decoder(list[Accepted | Refused | None])
 _sealed = msgspec.msgpack.Decoder(Granted | Refused)
 _status = msgspec.msgpack.Decoder(JournalStatus)
 _entries = msgspec.msgpack.Decoder(list[Entry])
-_replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
+#: What a `submit` message is answered: by shard, for each request its results or an error.
+decode_replies = msgspec.msgpack.Decoder(list[list[list[SubmitResult] | WireError]]).decode
 
 #: Longest wait for an authority's answer to submissions: longer than it waits for a commit itself.
 SUBMIT_S = 8.0
@@ -43,12 +44,6 @@ def _bytes_of(appending: _Appending) -> int:
 
 class NotSent(Exception):
     """The peer could not be reached at all: nothing was sent. Definite."""
-
-
-def framed(shard: str, payload: bytes) -> bytes:
-    """A `submit` message: for which shard, then requests as its actor reads them."""
-    name = shard.encode()
-    return len(name).to_bytes(2, "big") + name + payload
 
 
 class HttpLinks:
@@ -176,9 +171,10 @@ class HttpLinks:
     ) -> list[list[SubmitResult] | WireError] | None:
         """See `actors.ports.Links`."""
         try:
-            return _replies.decode(await self.call(region, "submit", framed(shard, _encode(requests)), timeout_s=SUBMIT_S))
+            (replies,) = decode_replies(await self.call(region, "submit", _encode([(shard, requests)]), timeout_s=SUBMIT_S))
         except (NotSent, TimeoutError):
             return None
+        return replies
 
     async def operate(self, region: str, shard: str, order: dict[str, Any]) -> dict[str, Any] | None:
         """See `actors.ports.Links`."""

@@ -16,7 +16,7 @@ import msgspec
 
 from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, UnknownBoard, WireError, from_wire
 from regions.link_server import LocalShards
-from regions.links import HttpLinks, NotSent, framed
+from regions.links import HttpLinks, NotSent, decode_replies
 
 log = logging.getLogger("laurel.routing")
 
@@ -28,7 +28,6 @@ EVENTS_PER_CALL = 2000
 OF_THE_BOARD = ("moving", "moved")
 
 _encode = msgspec.msgpack.Encoder().encode
-_replies = msgspec.msgpack.Decoder(list[list[SubmitResult] | WireError])
 
 
 @dataclass(slots=True)
@@ -146,14 +145,13 @@ class ShardRoute:
         while True:
             epoch, owner = self._directory.owner(self._shard)
             replies: list[list[SubmitResult] | WireError] | None = None
-            payload = _encode([w.batch for w in batch])
+            payload = _encode([(self._shard, [w.batch for w in batch])])
             try:
                 if owner == self._region or not owner:
-                    replies = _replies.decode(await self._local.submit(self._shard, payload))
+                    raw = await self._local.submit(payload)
                 else:
-                    replies = _replies.decode(
-                        await self._links.call(owner, "submit", framed(self._shard, payload), timeout_s=self._call_timeout_s)
-                    )
+                    raw = await self._links.call(owner, "submit", payload, timeout_s=self._call_timeout_s)
+                (replies,) = decode_replies(raw)
             except NotSent as error:
                 refusal = _refusal(f"{owner} does not answer ({error})", "no_authority", epoch, owner)
             except TimeoutError as error:

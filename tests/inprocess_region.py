@@ -15,7 +15,7 @@ from watched_log import Watch, WatchedLog
 
 from actors import orders
 from actors.messages import Batch, BoardInfo, Unanswered, to_wire
-from actors.shard import ShardActor, decode_several, decode_submit
+from actors.shard import ShardActor, decode_submit
 from boards.model import Layout
 from failover.events import Role
 from journal.memory import MemoryJournal
@@ -163,7 +163,7 @@ class Links(HttpLinks):
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
         if self._door is not None:
             await self._door.awake.wait()
-        patience = timeout_s if path in ("drain", "submit", "submit_several", "operate") and timeout_s else self._cluster.patience_s
+        patience = timeout_s if path in ("drain", "submit", "operate") and timeout_s else self._cluster.patience_s
         self.sent.append(path)
         return await self._cluster.carry(self._region, peer, path, body, patience)
 
@@ -299,7 +299,11 @@ class Region:
     async def _alive(self, running: Running, work: Awaitable[Any]) -> Any:
         return await self.first.alive(running, work)
 
-    async def submit(self, shard: str, payload: bytes) -> bytes:
+    async def submit(self, payload: bytes) -> bytes:
+        replies = await asyncio.gather(*(self._submit(shard, batches) for shard, batches in decode_submit(payload)))
+        return _encode(replies)
+
+    async def _submit(self, shard: str, batches: list[Batch]) -> list[Any]:
         part = self.parts[shard]
         running = part.newest()
 
@@ -309,11 +313,8 @@ class Region:
             except Unanswered as error:
                 return to_wire(error)
 
-        return _encode(await part.alive(running, asyncio.gather(*map(one, decode_submit(payload)))))
-
-    async def submit_several(self, payload: bytes) -> bytes:
-        calls = (self.submit(shard, _encode(batches)) for shard, batches in decode_several(payload))
-        return _encode([msgspec.Raw(reply) for reply in await asyncio.gather(*calls)])
+        replies: list[Any] = await part.alive(running, asyncio.gather(*map(one, batches)))
+        return replies
 
     async def drain(self, shard: str, epoch: int, to: str, asked_by: str) -> int | None:
         part = self.parts[shard]

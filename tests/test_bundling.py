@@ -11,7 +11,7 @@ import pytest
 
 from actors.messages import Batch, NoAuthority, SubmitResult, UnknownBoard, WireError, from_wire, to_wire
 from actors.remote import LocalHandles, unanswered
-from actors.shard import decode_several, decode_submit
+from actors.shard import decode_submit
 from boards.model import Submission
 from config.loading import load_cluster
 from regions import routing
@@ -47,13 +47,12 @@ class Other:
 
     async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
         assert peer in self.regions
-        if path == "submit":
-            size = int.from_bytes(body[:2], "big")
-            shard, batches = body[2 : 2 + size].decode(), decode_submit(body[2 + size :])
+        assert path == "submit"
+        parts = decode_submit(body)
+        if len(parts) == 1:
+            ((shard, batches),) = parts
             self.alone.append((shard, [each.submissions[0].event_id for each in batches]))
-            return _encode([done(shard) for _ in batches])
-        assert path == "submit_several"
-        parts = decode_several(body)
+            return _encode([[done(shard) for _ in batches]])
         self.together.append([(shard, [each.submissions[0].event_id for each in batches]) for shard, batches in parts])
         if self.fail:
             raise self.fail.pop()
@@ -225,10 +224,10 @@ def test_whoever_comes_later_is_held_for_a_time_of_his_own(monkeypatch: pytest.M
 
         class Away:
             async def call(self, peer: str, path: str, body: bytes, *, timeout_s: float | None = None) -> bytes:
-                batches = decode_submit(body[2 + int.from_bytes(body[:2], "big") :])
+                ((_, batches),) = decode_submit(body)
                 turned_away.append([each.submissions[0].event_id for each in batches])
                 if len(batches) == 1 and len(turned_away) > 1:
-                    return _encode([done("eu/0")])
+                    return _encode([[done("eu/0")]])
                 raise NotSent("away")
 
         local: Any = None
@@ -263,13 +262,13 @@ class Process:
     async def _submit(self, payload: bytes) -> bytes:
         if not self._answers:
             raise TimeoutError("frozen")
-        return _encode([[done(shard) for _ in batches] for shard, batches in decode_several(payload)])
+        return _encode([[done(shard) for _ in batches] for shard, batches in decode_submit(payload)])
 
 
 def test_a_process_that_does_not_answer_leaves_only_its_own_shards_unknown() -> None:
     handles = LocalHandles({"a": (Process(), ["eu/0", "eu/2"]), "b": (Process(answers=False), ["eu/1"])}, {})
     payload = _encode([(shard, [batch("x"), batch("y")]) for shard in ("eu/0", "eu/1", "eu/2")])
-    replies = msgspec.msgpack.decode(asyncio.run(handles.submit_several(payload)), type=list[list[list[SubmitResult] | WireError]])
+    replies = msgspec.msgpack.decode(asyncio.run(handles.submit(payload)), type=list[list[list[SubmitResult] | WireError]])
     assert [replies[0], replies[2]] == [[done("eu/0")] * 2, [done("eu/2")] * 2]
     assert replies[1] == unanswered(2, "frozen")
     assert not from_wire(unanswered(1, "frozen")[0]).definite

@@ -86,8 +86,8 @@ def test_events_that_were_checked_by_the_rules_of_a_former_life_are_not_decided_
 
 def test_a_request_without_a_life_is_read_as_one_for_any() -> None:
     event = Submission("e", "p", 7, 1000, 1000, b"f")
-    plain = msgspec.msgpack.encode([("b", "subject", [event])])
-    assert decode_submit(plain) == [Batch("b", "subject", [event], "")]
+    plain = msgspec.msgpack.encode([("eu/0", [("b", "subject", [event])])])
+    assert decode_submit(plain) == [("eu/0", [Batch("b", "subject", [event], "")])]
 
 
 # -- a slice that is being mended -------------------------------------------------------------------------------------------

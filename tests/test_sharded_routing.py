@@ -25,7 +25,7 @@ from actors.messages import (
 )
 from actors.remote import LocalHandles
 from actors.replica import News
-from actors.shard import decode_several, decode_submit
+from actors.shard import decode_submit
 from boards.errors import InvalidInput
 from boards.model import Layout, Outcome, Submission
 from boards.policies import make_rules
@@ -76,8 +76,7 @@ class _Handle:
         return None
 
     async def _submit(self, payload: bytes) -> bytes:
-        ((shard, batches),) = decode_several(payload)
-        return _encode([msgspec.Raw(await self._shards.submit(shard, _encode(batches)))])
+        return _encode([self._shards.take(shard, batches) for shard, batches in decode_submit(payload)])
 
 
 class Shards:
@@ -90,17 +89,16 @@ class Shards:
         self.say: dict[tuple[str, str], Callable[[], Unanswered | None]] = {}
         self.silent: set[str] = set()
 
-    async def submit(self, shard: str, payload: bytes) -> bytes:
-        batches = decode_submit(payload)
+    async def submit(self, payload: bytes) -> bytes:
+        """As if each had a process of its own."""
+        handles = {shard: (_Handle(self, shard), [shard]) for shard, _ in decode_submit(payload)}
+        return await LocalHandles(handles, {}).submit(payload)
+
+    def take(self, shard: str, batches: list[Batch]) -> list[Any]:
         self.calls.append((shard, batches))
         if shard in self.silent:
             raise TimeoutError("slow")
-        return _encode([self._one(shard, batch) for batch in batches])
-
-    async def submit_several(self, payload: bytes) -> bytes:
-        """As if each had a process of its own."""
-        handles = {shard: (_Handle(self, shard), [shard]) for shard, _ in decode_several(payload)}
-        return await LocalHandles(handles, {}).submit_several(payload)
+        return [self._one(shard, batch) for batch in batches]
 
     def _one(self, shard: str, batch: Batch) -> Any:
         submissions = batch.submissions
