@@ -71,9 +71,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ack_timeout_ms: int = 5000
     #: Events in one entry at most.
     events_per_entry: int = 2000
-    #: While callers share entries, one is begun in each stretch of so many milliseconds at most, down to a sixteenth of it while the store
+    #: While callers share entries, one is begun in each stretch of so many milliseconds at most, down to an eighth of it while the store
     #: is quick; 0: as soon as the one before it is stored.
-    group_ms: int = 160
+    group_ms: int = 80
 
 
 class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):

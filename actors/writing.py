@@ -30,7 +30,7 @@ AppendEntry = Callable[[Entry, Position], Awaitable[Accepted | Refused]]
 #: Requests that may wait for their entry; beyond it nothing is taken.
 QUEUED = 4000
 #: A stretch is at least so many times what the own store has lately needed to take an entry; the shortest is this part of the longest.
-STORE_TIMES, SHORTEST = 4, 16
+STORE_TIMES, SHORTEST = 4, 8
 #: Entries that "lately" looks back on, about.
 LATELY = 4
 #: Boards whose last publication is remembered before those are looked for that need not be.
@@ -248,7 +248,7 @@ class Writer:
 
     async def _let_entry_grow(self) -> None:
         """While callers share entries, one in each stretch of time, counted from the clock's zero: `group_ms` on a machine that is full,
-        down to a sixteenth of it when the own store takes entries quickly.
+        down to an eighth of it when the own store takes entries quickly.
 
         An entry costs all regions some milliseconds whatever it holds; and the entries of shards that share a process begin
         together, so that they travel together. On a machine that is full callers wait less for rarer entries than for each other,

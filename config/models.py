@@ -290,7 +290,7 @@ class Limits(_Section):
     unreplicated_bytes: int = Field(67_108_864, ge=1_048_576, description="a whole number of at least 1048576")
     unreplicated_ms: int = Field(10_000, ge=100, description="a whole number of at least 100")
     ack_timeout_ms: int = Field(5000, ge=100, le=60_000, description="a whole number from 100 to 60000")
-    group_commit_ms: int = Field(160, ge=0, le=200, description="a whole number from 0 to 200")
+    group_commit_ms: int = Field(80, ge=0, le=200, description="a whole number from 0 to 200")
 
 
 class Timing(_Section):
