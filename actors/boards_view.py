@@ -153,6 +153,11 @@ class SliceRows:
             self.rest()
         return self._index.view
 
+    @property
+    def busy(self) -> bool:
+        """Whether the background is at work on the index, or what it has made is not taken yet."""
+        return self._index.busy
+
     def rest(self) -> None:
         """Let go of what the background has replaced; the rows stay what they are."""
         self._index.settle()
@@ -319,7 +324,6 @@ class SliceFold:
     def expire(self, now_ms: int) -> None:
         """Let go of what nobody can ask for any more, on a board that rests too: otherwise it is done at the next mark."""
         self._forget(0, Turn(now_ms, 0), at_once=False)
-        self.rows.rest()
 
     def _propose(self, proposal: Proposal, turn: Turn) -> None:
         if self.proposals and (self._old(self.proposals[-1].published_ms, turn) or len(self.proposals) >= WAITING_MAX):

@@ -24,8 +24,6 @@ log = logging.getLogger("laurel.fold")
 
 #: Events folded in one transaction, so that the loop is never held for long.
 RECORDS_PER_TURN = 2000
-#: Seconds that a follower that has folded all it knows of gives more to come: of 600 events each costs a fifth less than of 200.
-REST_S = 0.1
 
 
 class Folding:
@@ -119,16 +117,7 @@ class Folding:
             self._tell_started(records)
         self._on_folded(self.applied)
         self._tell()
-        await self._rest()
-
-    async def _rest(self) -> None:
-        """Until there is more, for whom it matters: an authority, and one that is about to be, which has somebody told of a place."""
-        if self.writer is not None or self._reports or self._committed > self.applied:
-            await asyncio.sleep(0)
-            return
-        self._wake.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), REST_S)
+        await asyncio.sleep(0)
 
     async def _await_news(self, applied: int) -> None:
         if self.writer is not None or self._reports:

@@ -30,8 +30,6 @@ from journal.records import (
 _BOUNDARIES = (Published, Marked)
 #: Records that say where a board lives. They hold whatever its rows are: a slice that is to be mended takes them too.
 _PLACES = (Relocating, Switched, SliceOpened)
-#: Boards that are looked through in one step: some 100 µs where nothing goes.
-EXPIRED_AT_ONCE = 128
 #: Removed boards that are remembered for each shard; beyond it the others are read again when one of them is.
 GONE = 65_536
 
@@ -156,13 +154,13 @@ class RegionFold:
 
     def expiring(self, now_ms: int) -> Steps[None]:
         """Let generations go that are no longer retained, of boards that rest too: those of the others go when a new one is made."""
-        for number, series in enumerate(list(self.boards.values()), start=1):
+        for series in list(self.boards.values()):
             series.expire(now_ms)
-            for here in series.slices.values():
-                for one in here.values():
-                    one.expire(now_ms)
-            if number % EXPIRED_AT_ONCE == 0:
-                yield None
+            for one in [one for here in series.slices.values() for one in here.values()]:
+                one.expire(now_ms)
+                if one.rows.busy:
+                    yield one.rows.rest
+            yield None
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
         """The shard's journal has been read to its end; the boards of which there is something new."""

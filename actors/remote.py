@@ -62,14 +62,16 @@ def exit_process(why: str) -> None:
     os._exit(1)
 
 
-def _make(factory: str, *arguments: Any) -> Any:
+def _make(factory: str, *arguments: Any, niceness: int | None = None) -> Any:
     """Import and run an actor's factory (`module:function`). Ray never restarts an actor whose constructor raised,
-    so a failure ends the process."""
+    so a failure ends the process. `niceness`: see `actors.precedence`."""
     log_file = os.environ.get("LAUREL_ACTOR_LOG")
     logging.basicConfig(
         level=logging.INFO, filename=log_file, format="%(asctime)s %(levelname)s %(process)d %(name)s %(message)s", force=True
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if niceness is not None:
+        precedence.go_first(niceness)
     module, _, function = factory.partition(":")
     try:
         made = getattr(importlib.import_module(module), function)(*arguments)
@@ -155,8 +157,7 @@ class ReplicaWorker:
     """`actors.replica.ReplicaActor` in a worker process."""
 
     def __init__(self, factory: str, *arguments: Any) -> None:
-        precedence.go_first(precedence.REPLICA)
-        self.actor: ReplicaActor = _make(factory, *arguments)
+        self.actor: ReplicaActor = _make(factory, *arguments, niceness=precedence.REPLICA)
         self.actor.start()
         self._listening = asyncio.get_running_loop().create_task(listen(self.ask))
 
@@ -187,7 +188,6 @@ class GatewayWorker:
 
     def __init__(self, factory: str, spec: Any, shards: dict[str, list[str]], replicas: list[str], gateways: list[str]) -> None:
         """`shards`: by the name of the actor that they are in. `gateways` are the region's other ones, by name; they may start later."""
-        precedence.go_first(precedence.GATEWAY)
         handles = LocalHandles(
             {name: (ray.get_actor(name), held) for name, held in shards.items()},
             {name: ray.get_actor(name) for name in replicas},
@@ -195,7 +195,7 @@ class GatewayWorker:
             # Less than another region's gateway waits for this one, so that it hears of the shards that did answer.
             call_s=min(CALL_S, spec.ack_timeout_ms / 1000 + 1),
         )
-        self.actor = GatewayActor(_make(factory, spec, handles), exit_process)
+        self.actor = GatewayActor(_make(factory, spec, handles, niceness=precedence.GATEWAY), exit_process)
         self.actor.start()
 
     async def health(self) -> dict[str, Any]:

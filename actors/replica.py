@@ -187,8 +187,11 @@ class ReplicaActor:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_S)
-            async with self._folding:
-                await self._take(self.fold.expiring(monotonic_ms()))
+            try:
+                async with self._folding:
+                    await self._take(self.fold.expiring(monotonic_ms()))
+            except Exception:  # it is only about memory: the next look may do better
+                log.exception("what is no longer retained could not all be let go")
 
     async def _caught_up(self, fold: ShardFold) -> None:
         if not fold.serving or fold.stopped:

@@ -1,7 +1,7 @@
 """Group commit of one epoch: queued requests -> one entry -> one fenced append -> answers when committed.
 
-A `Writer` lives as long as its epoch. Requests that arrive while an append is under way join the next
-entry, so the batch grows with the load and nobody waits for a timer.
+A `Writer` lives as long as its epoch. Requests that arrive while an append is under way, or in the stretch of time that is given
+to entries which several callers share, join the next entry, so the batch grows with the load; who comes alone waits for no timer.
 """
 
 import asyncio
@@ -195,9 +195,9 @@ class Writer:
     @property
     def _stretch_ms(self) -> int:
         longest = self.limits.group_ms
-        length, shortest = longest, longest // SHORTEST
-        while length // 2 >= max(shortest, STORE_TIMES * self._store_ms, 1):
-            length //= 2
+        length = max(min(longest, 1), longest // SHORTEST)
+        while 0 < 2 * length <= longest and length < STORE_TIMES * self._store_ms:
+            length *= 2  # so that the ends of longer ones are ends of the shorter ones, of other shards, too
         return length
 
     def settle(self, applied: int) -> None:

@@ -26,8 +26,8 @@ GOALS = {500: 20_000.0}
 #: Connections of each client process, tried from the left.
 LADDERS = {500: (1, 2, 4, 8), 100: (4, 8, 16), 1: (8, 64, 128, 256)}
 PEER_LADDERS = {500: (1, 2, 4), 100: (1, 2, 4), 1: (1, 4, 16)}
-#: Before anything is measured: most players get a row, and indexes grow to the form that they keep.
-FILL_BATCH, FILL_CONNECTIONS, FILL_S = 500, 2, 4.0
+#: Before anything is measured: about half of the players get a row, and indexes grow to the form that they keep.
+FILL_BATCH, FILL_CONNECTIONS, FILL_S, FILL_TRIAL = 500, 2, 4.0, 999
 COUNTED = frozenset({"applied_first", "applied", "not_an_improvement"})
 
 
@@ -197,7 +197,7 @@ def run(options: Options) -> Iterator[Figure]:
         for batch in batches:
             options.say(f"batches of {batch}: three regions")
             board = cluster.fresh_board()
-            clients.run(_submits(cluster, board, FILL_BATCH, options)(FILL_CONNECTIONS, -1), FILL_S)
+            clients.run(_submits(cluster, board, FILL_BATCH, options)(FILL_CONNECTIONS, FILL_TRIAL), FILL_S)
             cluster.settled(cluster.regions[0])
             ours = measure(
                 clients, _submits(cluster, board, batch, options), LADDERS[batch], options, cluster.cpu_s, partial(cluster.shown, board)

@@ -237,6 +237,30 @@ def test_a_board_that_rests_lets_go_of_what_is_no_longer_retained(tell: Callable
     tell(story)
 
 
+def test_letting_go_of_what_is_not_retained_goes_on_after_an_error(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        await region.publish(await region.score("ann", 2))
+        fold, failed = region.replica.fold, list[int]()
+        expiring = fold.expiring
+
+        def fails_once(now_ms: int) -> Any:
+            if not failed:
+                failed.append(now_ms)
+                raise MemoryError
+            return expiring(now_ms)
+
+        monkeypatch.setattr(fold, "expiring", fails_once)
+        region.clock_ms += TIMES * RETENTION_MS + 1
+        async with asyncio.timeout(10):
+            while len(fold.boards[BOARD].generations) > 1:
+                await asyncio.sleep(0.001)
+        assert failed
+
+    monkeypatch.setattr(actors.replica, "EXPIRE_S", 0.001)
+    tell(story)
+
+
 def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None]) -> None:
     async def story(region: Region) -> None:
         await region.publish(*[await region.score(f"p{n}", n) for n in range(4)])
