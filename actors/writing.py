@@ -313,9 +313,10 @@ class Writer:
         if not records:
             return
         entry = seal_entry(self.epoch, offset, self.new_id(), records)
-        self.kept[offset] = Kept(entry, records, self.monotonic_ms())
+        begun_ms = self.monotonic_ms()
+        self.kept[offset] = Kept(entry, records, begun_ms)
         self.kept_bytes += len(entry.data)
-        leased, begun_ms = self.waiters.leased(), self.monotonic_ms()
+        leased = self.waiters.leased()
         try:
             answer: Accepted | Refused | None = await self.append(entry, self.tail)
         except JournalUnavailable:

@@ -74,8 +74,8 @@ class Job(Protocol):
 def _serve(pipe: Connection) -> None:
     """A client process: jobs in, tallies out, until None.
 
-    Linux shares a machine that is full evenly between sessions. Each region has one, so each client gets one too: clients stand for
-    other machines, and shall not wait for each other.
+    Linux shares a machine that is full between sessions. Each region has some, so each client gets one too: clients stand for other
+    machines, and shall not wait for each other. Those that keep a pace wait for nobody (`benchmarks.paced.first_served`).
     """
     os.setsid()
     while (job := pipe.recv()) is not None:

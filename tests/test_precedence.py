@@ -12,7 +12,7 @@ from running_cluster import RunningCluster
 from actors import precedence
 from regions.launcher import Role
 
-GROUPED = Path("/proc/self/autogroup").exists()
+GROUPED = precedence.GROUPS.exists()
 
 
 def _in_a_process(script: str, *, user: int | None = None, names: str = "") -> list[str]:
