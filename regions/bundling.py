@@ -12,16 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from actors.messages import Batch, NoAuthority, SubmitResult, Unanswered, from_wire
-from regions.link_server import LocalShards
-from regions.links import HttpLinks, NotSent, decode_replies
-from regions.routing import CALLS, EVENTS_PER_CALL, HOLD_S, OF_THE_BOARD, Directory, ShardRoute
+from regions.links import NotSent
+from regions.routing import CALLS, EVENTS_PER_CALL, HOLD_S, OF_THE_BOARD, Authorities, ShardRoute
 
 log = logging.getLogger("laurel.routing")
-
-_encode = msgspec.msgpack.Encoder().encode
 
 #: What came of one shard's part.
 Told = list[SubmitResult] | Unanswered
@@ -49,18 +44,8 @@ class _Line:
 class Bundles:
     """See the module docstring."""
 
-    def __init__(
-        self,
-        routes: Mapping[str, ShardRoute],
-        region: str,
-        directory: Directory,
-        local: LocalShards,
-        links: HttpLinks,
-        *,
-        call_timeout_s: float,
-    ) -> None:
-        self._routes, self._region, self._directory = routes, region, directory
-        self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
+    def __init__(self, routes: Mapping[str, ShardRoute], authorities: Authorities) -> None:
+        self._routes, self._authorities, self._directory = routes, authorities, authorities.directory
         self._lines: dict[_Key, _Line] = {}
         #: Until when requests go alone, since a call took long or left something unsettled: a shard that is slow slows nobody else then.
         self._alone_until: dict[_Key, float] = {}
@@ -72,7 +57,7 @@ class Bundles:
             return await self._alone(parts, time.monotonic(), sent=set())
         by_owner: dict[str, dict[str, Batch]] = {}
         for shard, batch in parts.items():
-            by_owner.setdefault(self._directory.owner(shard)[1] or self._region, {})[shard] = batch
+            by_owner.setdefault(self._directory.owner(shard)[1] or self._authorities.region, {})[shard] = batch
         told = await asyncio.gather(*(self._to_one(owner, part) for owner, part in by_owner.items()))
         return {shard: result for each in told for shard, result in each.items()}
 
@@ -147,14 +132,9 @@ class Bundles:
     async def _deliver(self, owner: str, shards: tuple[str, ...], batch: list[_Waiting]) -> bool:
         """Whether all of it was settled."""
         whole = True
-        payload = _encode([(shard, [waiting.parts[shard] for waiting in batch]) for shard in shards])
         replies, doubt = None, False
         try:
-            if owner == self._region:
-                raw = await self._local.submit(payload)
-            else:
-                raw = await self._links.call(owner, "submit", payload, timeout_s=self._call_timeout_s)
-            replies = decode_replies(raw)
+            replies = await self._authorities.submit(owner, [(shard, [waiting.parts[shard] for waiting in batch]) for shard in shards])
         except NotSent:
             pass
         except TimeoutError:

@@ -22,7 +22,7 @@ from regions.bundling import Bundles
 from regions.faults import Fault, Faults
 from regions.links import HttpLinks, NotSent
 from regions.process_specs import GatewaySpec
-from regions.routing import HOLD_S, OF_THE_BOARD, Directory, ShardRoute
+from regions.routing import HOLD_S, OF_THE_BOARD, Authorities, Directory, ShardRoute
 from regions.spreading import BoardWrites
 
 log = logging.getLogger("laurel.gateway")
@@ -75,12 +75,9 @@ class GatewayBackend:
         self._news = asyncio.Event()
         self._shard_status: dict[str, dict[str, Any]] = {}
         self._replica_status: dict[str, Any] = {}
-        call_s = spec.ack_timeout_ms / 1000 + 2
-        routes = {
-            s: ShardRoute(s, spec.region, directory, handles, links, call_timeout_s=call_s, on_hold=self._on_hold) for s in spec.shards
-        }
-        bundles = Bundles(routes, spec.region, directory, handles, links, call_timeout_s=call_s)
-        self._writes = BoardWrites(routes, bundles, self._boards.get, self._hear_news)
+        authorities = Authorities(spec.region, directory, handles, links, call_timeout_s=spec.ack_timeout_ms / 1000 + 2)
+        routes = {shard: ShardRoute(shard, authorities, on_hold=self._on_hold) for shard in spec.shards}
+        self._writes = BoardWrites(routes, Bundles(routes, authorities), self._boards.get, self._hear_news)
         self._board_orders = BoardOrders(spec.places, self._boards, self._hear_news, self._order_owner)
 
     @property

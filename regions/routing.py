@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -54,6 +54,27 @@ class Directory:
             await asyncio.wait_for(self._moved.wait(), timeout_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Authorities:
+    """The regions that own shards, as this gateway knows them, and how submissions get there: by a call in its own, by a link elsewhere."""
+
+    region: str
+    directory: Directory
+    local: LocalShards
+    links: HttpLinks
+    call_timeout_s: float
+
+    async def submit(self, owner: str, parts: Sequence[tuple[str, Sequence[Batch]]]) -> list[list[list[SubmitResult] | WireError]]:
+        """One call with batches for shards of one owner, in this region if none is known: for each shard, what came of each batch.
+
+        Raises NotSent, or TimeoutError: what became of them is not known then.
+        """
+        payload = _encode(parts)
+        if owner == self.region or not owner:
+            return decode_replies(await self.local.submit(payload))
+        return decode_replies(await self.links.call(owner, "submit", payload, timeout_s=self.call_timeout_s))
+
+
 @dataclass(slots=True)
 class _Waiting:
     batch: Batch
@@ -66,20 +87,9 @@ class _Waiting:
 class ShardRoute:
     """All writes of this gateway to one shard, joined into few calls."""
 
-    def __init__(
-        self,
-        shard: str,
-        region: str,
-        directory: Directory,
-        local: LocalShards,
-        links: HttpLinks,
-        *,
-        call_timeout_s: float,
-        on_hold: Callable[[str], str] = lambda shard: "",
-    ) -> None:
+    def __init__(self, shard: str, authorities: Authorities, *, on_hold: Callable[[str], str] = lambda shard: "") -> None:
+        self._shard, self._authorities, self._directory = shard, authorities, authorities.directory
         self._on_hold = on_hold
-        self._shard, self._region, self._directory = shard, region, directory
-        self._local, self._links, self._call_timeout_s = local, links, call_timeout_s
         self._queue: deque[_Waiting] = deque()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -145,19 +155,14 @@ class ShardRoute:
         while True:
             epoch, owner = self._directory.owner(self._shard)
             replies: list[list[SubmitResult] | WireError] | None = None
-            payload = _encode([(self._shard, [w.batch for w in batch])])
             try:
-                if owner == self._region or not owner:
-                    raw = await self._local.submit(payload)
-                else:
-                    raw = await self._links.call(owner, "submit", payload, timeout_s=self._call_timeout_s)
-                (replies,) = decode_replies(raw)
+                (replies,) = await self._authorities.submit(owner, [(self._shard, [w.batch for w in batch])])
             except NotSent as error:
                 refusal = _refusal(f"{owner} does not answer ({error})", "no_authority", epoch, owner)
             except TimeoutError as error:
                 for waiting in batch:
                     waiting.sent = True
-                refusal = _refusal(f"no answer from {owner or self._region} in time ({error})", "unknown", epoch, owner)
+                refusal = _refusal(f"no answer from {owner or self._authorities.region} in time ({error})", "unknown", epoch, owner)
             if replies is not None:
                 batch, refusal = self._settle(batch, replies)
                 if not batch:

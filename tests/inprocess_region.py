@@ -25,7 +25,7 @@ from regions.bundling import Bundles
 from regions.granting import Granting
 from regions.link_server import Acceptor
 from regions.links import HttpLinks
-from regions.routing import Directory, ShardRoute
+from regions.routing import Authorities, Directory, ShardRoute
 from regions.spreading import BoardWrites
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Part:
         self.log = WatchedLog(shard, region.name, region.cluster.watches[shard])
         self.store = MemoryJournal(self.log)
         self.instances: list[Running] = []
-        self.route = ShardRoute(shard, region.name, region.directory, region, region.links, call_timeout_s=1.5)
+        self.route = ShardRoute(shard, region.authorities)
 
     @property
     def up(self) -> bool:
@@ -244,6 +244,7 @@ class Region:
         self.up = True
         self.directory = Directory()
         self.links = Links(cluster, name, None)
+        self.authorities = Authorities(name, self.directory, self, self.links, call_timeout_s=1.5)
         self.parts = {shard: Part(self, shard) for shard in cluster.shards}
         self.first = next(iter(self.parts.values()))
         doors = {shard: Door(part) for shard, part in self.parts.items()}
@@ -258,8 +259,7 @@ class Region:
             on_authority=self.directory.learn,
         )
         routes = {shard: part.route for shard, part in self.parts.items()}
-        bundles = Bundles(routes, name, self.directory, self, self.links, call_timeout_s=1.5)
-        self.writes = BoardWrites(routes, bundles, self.board, self.directory.news)
+        self.writes = BoardWrites(routes, Bundles(routes, self.authorities), self.board, self.directory.news)
         self.replica: ReplicaActor | None = None
 
     def __getitem__(self, shard: str) -> Part:

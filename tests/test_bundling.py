@@ -17,7 +17,7 @@ from config.loading import load_cluster
 from regions import routing
 from regions.bundling import Bundles
 from regions.links import NotSent
-from regions.routing import Directory, ShardRoute
+from regions.routing import Authorities, Directory, ShardRoute
 from regions.specs import shard_processes
 
 TWO = ("eu/0", "eu/1")
@@ -67,8 +67,8 @@ def bundles(other: Other, shards: tuple[str, ...] = TWO) -> Bundles:
         directory.learn(shard, 1, "us")
     local: Any = None
     links: Any = other
-    routes = {shard: ShardRoute(shard, "eu", directory, local, links, call_timeout_s=1) for shard in shards}
-    return Bundles(routes, "eu", directory, local, links, call_timeout_s=1)
+    authorities = Authorities("eu", directory, local, links, call_timeout_s=1)
+    return Bundles({shard: ShardRoute(shard, authorities) for shard in shards}, authorities)
 
 
 def parts(name: str, shards: tuple[str, ...] = TWO) -> dict[str, Batch]:
@@ -232,7 +232,7 @@ def test_whoever_comes_later_is_held_for_a_time_of_his_own(monkeypatch: pytest.M
 
         local: Any = None
         links: Any = Away()
-        route = ShardRoute("eu/0", "eu", directory, local, links, call_timeout_s=1)
+        route = ShardRoute("eu/0", Authorities("eu", directory, local, links, call_timeout_s=1))
         old = asyncio.create_task(route.submit(batch("old"), since=time.monotonic() - 0.95))
         new = asyncio.create_task(route.submit(batch("new")))
         with pytest.raises(NoAuthority):

@@ -35,7 +35,7 @@ from regions import board_orders, routing, spreading
 from regions.backend import FailoverRequest
 from regions.bundling import Bundles
 from regions.gateway_backend import FailoverRefused, GatewayBackend
-from regions.routing import Directory, ShardRoute
+from regions.routing import Authorities, Directory, ShardRoute
 from regions.spreading import BoardWrites
 
 BOARD = "arena-clash:big:S7:global"
@@ -130,10 +130,9 @@ class Gateway:
         self.known = {info.board_id: info for info in infos}
         self.news = asyncio.Event()
         unused: Any = None
-        directory = Directory()
-        self.routes = {s: ShardRoute(s, "eu-west", directory, self.shards, unused, call_timeout_s=1) for s in shards}
-        bundles = Bundles(self.routes, "eu-west", directory, self.shards, unused, call_timeout_s=1)
-        self.writes = BoardWrites(self.routes, bundles, self.known.get, self._hear)
+        authorities = Authorities("eu-west", Directory(), self.shards, unused, call_timeout_s=1)
+        self.routes = {shard: ShardRoute(shard, authorities) for shard in shards}
+        self.writes = BoardWrites(self.routes, Bundles(self.routes, authorities), self.known.get, self._hear)
         self.looked = 0
         #: What happens at each look for news.
         self.on_look: Callable[[int], None] = lambda nth: None
