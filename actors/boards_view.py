@@ -224,7 +224,7 @@ class SliceFold:
     """One slice of one board, folded from the journal of its shard. Everything it knows is from that journal alone."""
 
     __slots__ = (
-        "broken", "created", "empty", "forgotten", "frozen", "importing", "layout", "left", "marked", "missed", "moving", "place",
+        "broken", "created", "empty", "forgotten", "frozen", "importing", "keeps", "layout", "left", "marked", "missed", "moving", "place",
         "proposals", "removing", "repairs", "rows", "shard", "switched",
     )  # fmt: skip
 
@@ -238,6 +238,8 @@ class SliceFold:
         self.frozen: dict[int, Frozen] = {}
         #: Marks up to this offset may be missing in `frozen`: nobody is to ask for them.
         self.forgotten = 0
+        #: Offset of the oldest mark that the newest one says is not superseded.
+        self.keeps = 0
         #: Offset of the newest mark.
         self.marked = place.offset
         #: In the lead: generations that are not made yet, by number.
@@ -299,19 +301,19 @@ class SliceFold:
             )
         old = self._old(marked_ms, turn)
         view = (yield from self.rows.freezing()) if wanted or not old else None
-        self.marked = mark.offset
+        self.marked, self.keeps = mark.offset, keeps
         self.rows.mark()
         if view is not None:
             self.frozen[mark.offset] = Frozen(mark, view, marked_ms)
         else:
             self.forgotten = mark.offset
-        self._forget(keeps, turn, at_once=old)
+        self._forget(turn, at_once=old)
 
-    def _forget(self, keeps: int, turn: Turn, *, at_once: bool) -> None:
-        """Let views go that were superseded longer ago than the board retains them; `keeps` is the oldest that is not superseded."""
+    def _forget(self, turn: Turn, *, at_once: bool) -> None:
+        """Let views go that were superseded longer ago than the board retains them."""
         gone = []
         for offset, frozen in self.frozen.items():
-            if offset < keeps and frozen.superseded_ms is None:
+            if offset < self.keeps and frozen.superseded_ms is None:
                 frozen.superseded_ms = turn.now_ms
             if frozen.superseded_ms is None:
                 break
@@ -322,8 +324,11 @@ class SliceFold:
             del self.frozen[offset]
 
     def expire(self, now_ms: int) -> None:
-        """Let go of what nobody can ask for any more, on a board that rests too: otherwise it is done at the next mark."""
-        self._forget(0, Turn(now_ms, 0), at_once=False)
+        """Let go of what nobody can ask for any more, on a board that rests too: otherwise it is done at the next mark.
+
+        Not while generations of its board wait to be made: they may be older ones, of which a slice is folded anew.
+        """
+        self._forget(Turn(now_ms, 0), at_once=False)
 
     def _propose(self, proposal: Proposal, turn: Turn) -> None:
         if self.proposals and (self._old(self.proposals[-1].published_ms, turn) or len(self.proposals) >= WAITING_MAX):

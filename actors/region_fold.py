@@ -157,7 +157,8 @@ class RegionFold:
         for series in list(self.boards.values()):
             series.expire(now_ms)
             for one in [one for here in series.slices.values() for one in here.values()]:
-                one.expire(now_ms)
+                if not series.waits:
+                    one.expire(now_ms)
                 if one.rows.busy:
                     yield one.rows.rest
             yield None

@@ -8,7 +8,9 @@ import pytest
 from sharded_boards import BOARD, MASK, RULES, SHARDS, Board, Journals, OneSlice, alarms, folded, followed, made, mend, played
 
 from actors.boards_view import SliceFold
+from actors.generations_view import TIMES
 from actors.region_fold import RegionFold
+from actors.steps import at_once
 from boards.model import Layout, Row
 from journal.ports import Position
 from journal.records import BoardCreated, BoardRemoved, Imported, Manifest, Relocating
@@ -180,6 +182,31 @@ def test_a_slice_that_differs_from_its_mark_stops_its_board_until_it_is_mended()
     assert [one[0] for one in made(region)] == [0, 1, 2]
     assert made(region)[:2] == before
     assert made(region)[-1][2] == board.shown[2]
+
+
+def test_a_board_that_rests_lets_go_of_views_that_were_kept_for_a_mend() -> None:
+    """1. Six generations. 2. The sixth shows a fault in one fold: the views of all are needed again. 3. Made again, most are superseded."""
+    journals = Journals(SHARDS[:2])
+    board = Board(journals, SHARDS[:2])
+    region = folded(journals, random.Random(0))
+    for generation in range(6):
+        for value in range(10):
+            board.put(f"p{value}", 10 * generation + value)
+        board.publish()
+        if generation == 5:
+            region.boards[BOARD].slices[1][1].rows.checksum ^= 1
+        folded(journals, random.Random(0), fold=region)
+    series = region.boards[BOARD]
+    assert region.unready(series)
+    at_once(region.expiring(10**9))
+    assert len(series.slices[1][0].frozen) == 6, "they are waited for"
+    mend(region, journals)
+    assert list(series.generations) == list(range(7))
+    at_once(region.expiring(10**9))
+    at_once(region.expiring(10**9 + TIMES * RULES.retention_ms + 1))
+    assert list(series.generations) == [6]
+    assert [len(one.frozen) for one in series.slices[1].values()] == [2, 2], "the newest mark, and the one named before it"
+    assert made(region)[-1][2] == board.shown[6]
 
 
 @pytest.mark.parametrize("seed", range(3))
