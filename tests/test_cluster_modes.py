@@ -5,6 +5,7 @@ The objectives of docs/failover.md are measured here, from the fault or the comm
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -60,6 +61,15 @@ def first_acknowledged(modes: RunningCluster, region: str, board: str, name: str
             return time.monotonic(), dict(reply.json()["results"][0])
         assert time.monotonic() < deadline, reply.text
         number += 1
+
+
+def cleared(modes: RunningCluster, region: str, peer: str) -> bool:
+    """Whether the region, which may still be starting, has taken the order."""
+    with modes.http(region, "operator") as http:
+        try:
+            return http.post("/v1/admin/links", json={"peer": peer, "direction": "both", "mode": "clear"}).status_code == 200
+        except httpx.TransportError:
+            return False
 
 
 def owner(modes: RunningCluster, region: str, shard: str) -> str:
@@ -120,10 +130,9 @@ def test_a_local_shard_acknowledges_alone_holds_when_its_region_is_lost_and_salv
     assert at - commanded < LEASE_S + 2.0
 
     modes.launcher.release("us-east")
+    for peer in ("eu-west", "ap-south"):  # the region comes back cut off, and is not ready before it hears of the others
+        modes.until(partial(cleared, modes, "us-east", peer), f"the link from us-east to {peer} is clear", 180)
     modes.launcher.wait_ready(180)
-    with modes.http("us-east", "operator") as http:
-        for peer in ("eu-west", "ap-south"):
-            assert http.post("/v1/admin/links", json={"peer": peer, "direction": "both", "mode": "clear"}).status_code == 200
     modes.until(lambda: modes.shard("us-east", LOCAL).get("role") == "follower", "us-east follows")
 
     def salvaged() -> bool:
