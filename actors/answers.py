@@ -76,12 +76,9 @@ def answer(board: BoardSeries, generation: Generation, question: Question, key: 
     match question:
         case Top(limit=limit, cursor=text):
             rows = _page(board, generation, key, text, limit)
-            more, earlier = bool(rows) and rows[-1].position < view.total, bool(rows) and rows[0].position > 1
             body["entries"] = _entries(board, rows)
             body["limit"] = limit
-            body["next"] = _link(board, generation, key, rows[-1], back=False) if more else None
-            body["previous"] = _link(board, generation, key, rows[0], back=True) if earlier else None
-            body["cursors_valid_until"] = format_time(generation.published_ms + board.rules.retention_ms)
+            body |= _links(board, generation, key, rows)
         case Rank(player_id=player, mode="exact"):
             return _ranked(board, generation, _placed(board, generation, player))
         case Rank(player_id=player):
@@ -107,6 +104,7 @@ def answer(board: BoardSeries, generation: Generation, question: Question, key: 
             if not rows:
                 raise _not_ranked(board, generation, player)
             body["player_id"], body["window"], body["entries"] = player, window, _entries(board, rows)
+            body |= _links(board, generation, key, rows)
         case Ranks(players=players, among=among):
             listed = list(dict.fromkeys(players))
             found = view.subset(listed) if among == "listed" else [p for p in view.places(listed) if p is not None]
@@ -141,6 +139,7 @@ def envelope(board: BoardSeries, generation: Generation) -> dict[str, Any]:
     return {
         "board": board.board_id,
         "generation": f"s{generation.number}",
+        "pin": f"s{generation.number}@{board.incarnation}",
         "epoch": generation.epoch,
         "published_at": format_time(generation.published_ms),
         "boundaries": {shard: f"{at.epoch}-{at.offset}" for shard, at in generation.boundaries.items()},
@@ -215,6 +214,16 @@ def _page(board: BoardSeries, generation: Generation, key: bytes, text: str | No
     cursor = open_cursor(key, text)
     check_cursor(board, cursor, generation.number)
     return generation.view.before(cursor.key, limit) if cursor.back else generation.view.after(cursor.key, limit)
+
+
+def _links(board: BoardSeries, generation: Generation, key: bytes, rows: Sequence[Placed]) -> dict[str, str | int | None]:
+    """Where pages go on from these rows, and for how long at least after a newer generation has taken the place of this one."""
+    more, earlier = bool(rows) and rows[-1].position < generation.view.total, bool(rows) and rows[0].position > 1
+    return {
+        "next": _link(board, generation, key, rows[-1], back=False) if more else None,
+        "previous": _link(board, generation, key, rows[0], back=True) if earlier else None,
+        "cursors_valid_ms": board.rules.retention_ms,
+    }
 
 
 def _link(board: BoardSeries, generation: Generation, key: bytes, edge: Placed, *, back: bool) -> str:

@@ -129,6 +129,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     board_id: str
     question: Question
     generation: int | None = None
+    #: Of that generation only in this life of the board; empty: in the present one.
+    incarnation: str = ""
     at_least: Position | None = None
     #: The shard that `at_least` is a position of; None: the board's only one.
     at_shard: str | None = None

@@ -261,7 +261,7 @@ class ReplicaActor:
         replies: dict[int, Answer | WireError] = {}
         groups: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
         for number, ask in enumerate(asks):
-            if type(ask.question) is Rank and ask.question.mode == "exact" and ask.at_least is None:
+            if type(ask.question) is Rank and ask.question.mode == "exact" and ask.at_least is None and not ask.incarnation:
                 groups.setdefault((ask.board_id, ask.generation), []).append((number, ask.question.player_id))
         for (board_id, wanted), group in groups.items():
             try:
@@ -287,9 +287,13 @@ class ReplicaActor:
             shard = self._shard_of(series, ask.at_shard)
             await self._wait_visible(ask.board_id, shard, ask.at_least, ask.wait_ms)
         if wanted is not None:
-            await self._wait_published(ask.board_id, wanted, ask.wait_ms)
+            await self._wait_published(ask.board_id, wanted, ask.incarnation, ask.wait_ms)
         # Looked up again: while it waited, the board may have been folded anew.
         series = self._board(ask.board_id)
+        if ask.incarnation not in ("", series.incarnation):
+            newest = self._newest(ask.board_id).number
+            detail = f"{ask.board_id} was made anew, or is about to be: s{wanted} of that life is not here; start again with s{newest}"
+            raise GenerationGone(detail, newest=newest)
         generation = self._generation(series, wanted)
         if generation is series.newest and ask.question == Top():
             return self._answer(series, generation, self._top(series, generation))
@@ -360,13 +364,18 @@ class ReplicaActor:
             raise GenerationGone(f"s{wanted} is no longer retained; start again with s{newest.number}", newest=newest.number)
         return generation
 
-    async def _wait_published(self, board_id: str, wanted: int, wait_ms: int) -> None:
+    async def _wait_published(self, board_id: str, wanted: int, life: str, wait_ms: int) -> None:
+        """`life`: of this incarnation; empty: of any. Another one may be over, or not here yet."""
+
         def published() -> bool:
             series = self.fold.boards.get(board_id)
-            return series is not None and series.newest is not None and series.newest.number >= wanted
+            lives = series is not None and life in ("", series.incarnation)
+            return series is not None and lives and series.newest is not None and series.newest.number >= wanted
 
         if not await self._wait_for(published, wait_ms):
             newest = self._newest(board_id).number
+            if life not in ("", self._board(board_id).incarnation):
+                return  # the caller finds that it has to be refused
             raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest)
 
     async def _wait_visible(self, board_id: str, shard: str, at_least: Position, wait_ms: int) -> None:

@@ -25,7 +25,7 @@ Token = Annotated[str | None, typer.Option("--token", envvar="LAUREL_TOKEN", hel
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Where `laurel up` keeps its data.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 InRegion = Annotated[str | None, typer.Option("--region", help="Ask this region alone.")]
-Generation = Annotated[str | None, typer.Option("--generation", help="Read this generation, such as s17.")]
+Generation = Annotated[str | None, typer.Option("--generation", help="Read this generation: s17, or the pin of an answer.")]
 AtLeast = Annotated[
     str | None, typer.Option("--at-least", help="Read a generation that includes this position, such as 7-1042, or eu-west/1:7-1042.")
 ]

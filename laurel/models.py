@@ -210,6 +210,8 @@ class Envelope(_Answer):
 
     board: str
     generation: str
+    #: Names the generation together with the life of the board that it is of: the number alone means another once that is made anew.
+    pin: str | None = None
     epoch: int | None = None
     published_at: datetime | None = None
     boundaries: dict[str, str] = {}
@@ -233,6 +235,9 @@ class PlayerPlace(Envelope):
     """One player's place (`rank`, `percentile`), or the entries around it (`nearby`)."""
 
     player_id: str
+    #: Of `nearby`: cursors of `top`, which go on below and above these entries in the same generation; None at the ends.
+    next: str | None = None
+    previous: str | None = None
     #: `approximate` where that was asked for; then places may be off by `error_bound` positions either way.
     mode: str | None = None
     error_bound: int | None = None

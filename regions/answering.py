@@ -28,7 +28,8 @@ GZIP_FROM_BYTES = 1000
 _GZIP_LEVEL = 1
 
 IMMUTABLE = "public, max-age=31536000, immutable"
-NEWEST = "no-cache"
+#: May be kept, and is asked for again with its validator: a number alone means another generation once the board is made anew.
+CHECKED = "no-cache"
 PRIVATE = "private, no-store"
 
 _CORS: Headers = [
@@ -125,8 +126,8 @@ def etag_core(answer: Answer, question: Question) -> str:
 
 
 def prepare(answer: Answer, question: Question, *, public: bool, pinned: bool, region: str) -> Prepared:
-    """An answer about one generation; `pinned` when the request itself names that generation."""
-    cache_control = PRIVATE if not public else IMMUTABLE if pinned else NEWEST
+    """An answer about one generation; `pinned` when the request itself names that generation, and the life of the board that it is of."""
+    cache_control = PRIVATE if not public else IMMUTABLE if pinned else CHECKED
     return Prepared(answer.body, etag_core=etag_core(answer, question), cache_control=cache_control, cors=public, region=region)
 
 

@@ -383,7 +383,11 @@ _PAGE = (
     _parameter("cursor", _TEXT, "`next` or `previous` of an earlier page; bound to its generation"),
 )
 _PINS = (
-    _parameter("generation", {"type": "string", "pattern": r"^s\d+$"}, "Answer from this generation; 410 when it is gone"),
+    _parameter(
+        "generation",
+        {"type": "string", "pattern": r"^s\d+(@[0-9A-Za-z_-]+)?$"},
+        "Answer from this generation, `s17` or the `pin` of an answer; 410 when it is gone",
+    ),
     _parameter(
         "at_least",
         {"type": "string", "pattern": r"^([a-z0-9-]+/\d+:)?\d+-\d+$"},

@@ -12,7 +12,7 @@ from boards.ids import check_board_id
 from boards.numbers import format_value, parse_value
 from boards.policies import make_rules
 from config.placing import read_wish
-from regions.answering import NEWEST, PRIVATE, Edge, Prepared, Reply, content_hash, game_of, json_reply
+from regions.answering import CHECKED, PRIVATE, Edge, Prepared, Reply, content_hash, game_of, json_reply
 from regions.board_orders import layout_map
 from regions.problems import ProblemError
 from regions.read_api import read_whole
@@ -101,7 +101,7 @@ async def boards(edge: Edge, request: Request) -> Reply:
 
 def _described(edge: Edge, request: Request, document: dict[str, Any], *, public: bool, cors: bool = True) -> Reply:
     body = msgspec.json.encode(document)
-    cache_control = NEWEST if public else PRIVATE
+    cache_control = CHECKED if public else PRIVATE
     prepared = Prepared(body, etag_core=content_hash(body), cache_control=cache_control, cors=public and cors, region=edge.backend.region)
     return prepared.reply(if_none_match=_header(request, "if-none-match"), accept_encoding=_header(request, "accept-encoding"))
 

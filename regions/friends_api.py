@@ -24,7 +24,7 @@ from regions.tokens import READERS, Claims
 #: Players of one question.
 CHUNK = 1000
 #: What is taken over from a replica's answer, and in this order; whatever else one may come to say of those asked about is left out.
-_ENVELOPE = ("board", "generation", "epoch", "published_at", "boundaries", "complete", "exact", "total", "checksum")
+_ENVELOPE = ("board", "generation", "pin", "epoch", "published_at", "boundaries", "complete", "exact", "total", "checksum")
 
 Entry = dict[str, Any]
 
@@ -47,18 +47,11 @@ class FriendsBoards:
         board = edge.known_board(board_id)
         query = read_query(request, ("limit", "generation", "at_least"))
         limit = read_limit(query)
-        generation, at_least, at_shard = read_pins(query, board)
+        pins = read_pins(query, board)
         if self._source is None:
             raise FriendsNotConfigured("No friends service is configured here: see `friends` in the cluster file")
         friends = await self._source.friends_of(game_of(board_id), player_id, scope=access_scope(claims))
-        ask = Ask(
-            board_id=board_id,
-            question=Ranks([]),
-            generation=generation,
-            at_least=at_least,
-            at_shard=at_shard,
-            wait_ms=edge.limits.wait_ms,
-        )
+        ask = Ask(board_id=board_id, question=Ranks([]), wait_ms=edge.limits.wait_ms, **pins._asdict())
         told, envelope, entries = await self._ranked(board, list(dict.fromkeys((player_id, *friends))), ask, limit)
         body = msgspec.json.encode(
             {

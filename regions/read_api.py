@@ -1,10 +1,12 @@
 """Reading boards: which generation and which question a request means, and how the answer may be kept.
 
-A request pins a generation by `generation=s17` or by a cursor, which is bound to one; its answer then
-never changes. Everything else is about the newest generation, or one that includes `at_least`.
+A request pins a generation by the `pin` of an answer (`generation=s17@<incarnation>`) or by a cursor, which is bound to one; its
+answer then never changes. A number alone (`generation=s17`) is of the present life of the board. Everything else is about the newest
+generation, or one that includes `at_least`.
 """
 
 import re
+from typing import NamedTuple
 
 from starlette.requests import Request
 
@@ -21,7 +23,7 @@ WINDOW_DEFAULT, WINDOW_MAX = 5, 100
 #: A longer cursor is none of ours.
 _CURSOR_CHARS = 2048
 
-_generation = re.compile(r"s(0|[1-9][0-9]{0,17})").fullmatch
+_generation = re.compile(r"s(0|[1-9][0-9]{0,17})(?:@([0-9A-Za-z_-]{1,64}))?").fullmatch
 _position = re.compile(r"(?:([a-z0-9-]{1,32}/[0-9]{1,4}):)?(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})").fullmatch
 _count = re.compile(r"0|[1-9][0-9]{0,5}").fullmatch
 
@@ -96,20 +98,12 @@ async def _answer(
     pinned: bool = False,
     conditional: bool = True,
 ) -> Reply:
-    """Ask, and wrap what comes back. `pinned`: the question itself names a generation."""
-    generation, at_least, at_shard = read_pins(query, board)
-    answer = await edge.backend.ask(
-        Ask(
-            board_id=board.board_id,
-            question=question,
-            generation=generation,
-            at_least=at_least,
-            at_shard=at_shard,
-            wait_ms=edge.limits.wait_ms,
-        )
-    )
+    """Ask, and wrap what comes back. `pinned`: the question itself names a generation of one life."""
+    pins = read_pins(query, board)
+    ask = Ask(board_id=board.board_id, question=question, wait_ms=edge.limits.wait_ms, **pins._asdict())
+    answer = await edge.backend.ask(ask)
     public = board.rules.visibility == "public"
-    pinned = (pinned or generation is not None) and conditional
+    pinned = (pinned or pins.incarnation != "") and conditional
     prepared = prepare(answer, question, public=public, pinned=pinned, region=edge.backend.region)
     return prepared.reply(
         if_none_match=_header(request, "if-none-match") if conditional else None,
@@ -118,7 +112,16 @@ async def _answer(
     )
 
 
-def read_pins(query: dict[str, str], board: BoardInfo) -> tuple[int | None, Position | None, str | None]:
+class Pins(NamedTuple):
+    """Which generation is meant, as in `Ask`."""
+
+    generation: int | None = None
+    incarnation: str = ""
+    at_least: Position | None = None
+    at_shard: str | None = None
+
+
+def read_pins(query: dict[str, str], board: BoardInfo) -> Pins:
     """Which generation is meant: `generation`, or `at_least` and the shard it is a position of, which only sharded boards need.
 
     Raises `ProblemError`.
@@ -129,16 +132,16 @@ def read_pins(query: dict[str, str], board: BoardInfo) -> tuple[int | None, Posi
     if generation is not None:
         match = _generation(generation)
         if match is None:
-            raise ProblemError("bad_parameter", "This is no generation", field="generation", allowed="a generation such as s17")
-        return int(match[1]), None, None
+            raise ProblemError("bad_parameter", "This is no generation", field="generation", allowed="s17, or the pin of an answer")
+        return Pins(generation=int(match[1]), incarnation=match[2] or "")
     if at_least is not None:
         match, lead = _position(at_least), board.layout_in_effect.lead
         sharded = len(board.layout_in_effect.shards) > 1
         if match is None or (sharded and match[1] is None):
             form = f"<shard>:<epoch>-<offset>, such as {lead}:7-1042" if sharded else "<epoch>-<offset>, such as 7-1042"
             raise ProblemError("bad_parameter", "This is no position of this board", field="at_least", allowed=form)
-        return None, Position(int(match[2]), int(match[3])), match[1]
-    return None, None, None
+        return Pins(at_least=Position(int(match[2]), int(match[3])), at_shard=match[1])
+    return Pins()
 
 
 def read_limit(query: dict[str, str]) -> int:

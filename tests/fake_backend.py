@@ -41,6 +41,8 @@ from regions.backend import FailoverRequest, LinkRequest
 from regions.board_orders import Wish, layout_map
 
 EPOCH = 7
+#: Incarnation of every board.
+LIFE = "b1"
 #: 2026-11-30T10:10:00Z
 START_MS = 1_796_033_400_000
 
@@ -116,7 +118,7 @@ class FakeBackend:
         return BoardInfo(
             board_id=board_id,
             number=1,
-            incarnation="b1",
+            incarnation=LIFE,
             shard=board.layout.lead,
             layout=None if len(board.layout.shards) == 1 else board.layout,
             moving=board.moving,
@@ -174,6 +176,8 @@ class FakeBackend:
             raise UnknownBoard("no such board")
         if self.missing:
             raise NotServing("still reading the journal")
+        if ask.incarnation not in ("", LIFE):
+            raise GenerationGone("another life", newest=board.newest)
         number = board.newest if ask.generation is None else ask.generation
         if ask.at_least is not None and ask.at_least > Position(
             EPOCH, board.generations[number].offsets[ask.at_shard or board.layout.lead]
@@ -211,6 +215,7 @@ class FakeBackend:
         body = {
             "board": board.board_id,
             "generation": f"s{number}",
+            "pin": f"s{number}@{LIFE}",
             "epoch": EPOCH,
             "published_at": format_time(generation.published_ms),
             "boundaries": {shard: f"{EPOCH}-{offset}" for shard, offset in generation.offsets.items()},
@@ -223,7 +228,7 @@ class FakeBackend:
         }
         return Answer(
             board_id=board.board_id,
-            incarnation="b1",
+            incarnation=LIFE,
             lineage="l1",
             generation=number,
             published_ms=generation.published_ms,
@@ -260,7 +265,7 @@ class FakeBackend:
     async def remove_board(self, board_id: str, *, subject: str) -> dict[str, Any]:
         del self.kept[board_id]
         self.removals.append((board_id, subject))
-        return {"board": board_id, "incarnation": "b1", "removed": True}
+        return {"board": board_id, "incarnation": LIFE, "removed": True}
 
     async def relocate(self, board_id: str, shards: Wish, *, subject: str) -> dict[str, Any]:
         board = self.kept[board_id]

@@ -102,7 +102,7 @@ def test_a_pinned_generation_is_the_same_bytes_in_all_regions_and_for_ever(clust
     generations = []
     for number in range(4):
         last = cluster.post("us-east", board, [event(f"e{number}-{n}", f"p{n}", number * 10 + n) for n in range(20)])
-        generations.append(cluster.get("ap-south", f"/v1/boards/{board}/top", after=last).json()["generation"])
+        generations.append(cluster.get("ap-south", f"/v1/boards/{board}/top", after=last).json()["pin"])
     assert len(set(generations)) == 4
 
     def pinned() -> dict[str, tuple[bytes, str]]:

@@ -136,7 +136,7 @@ def test_a_generation_of_three_shards_is_the_plain_sort_of_all_best_tuples_and_t
     pairs = [(-int(value), int(second)) for _, value, second, _ in best_first(events)]
     assert [entry["rank"] for entry in body["entries"]] == [1 + bisect_left(pairs, pair) for pair in pairs]
     assert {slice_of(entry["player_id"], 3) for entry in body["entries"]} == {0, 1, 2}
-    known = [board.get(region, limit=1000, generation=generation) for region in board.cluster.regions]
+    known = [board.get(region, limit=1000, generation=body["pin"]) for region in board.cluster.regions]
     for region, answer in zip(board.cluster.regions, known, strict=True):
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
         with board.cluster.http(region, None) as http:
@@ -333,10 +333,17 @@ def test_a_board_made_again_answers_nothing_of_its_earlier_life(cluster: Running
         assert (again["incarnation"] != life["incarnation"], again["shards"], again["total"]) == (True, list(SHARDS), 0)
         assert board.get(region, cursor=old.json()["next"]).json()["code"] == "bad_cursor"
         assert board.get(region, generation=generation).status_code in (410, 503)
+        assert board.get(region, generation=old.json()["pin"]).status_code == 410
     (word,) = board.submit([{**events[7], "value": 1}], OTHER).results
     assert (word.outcome, word.version) == ("applied_first", 1)
     for region in cluster.regions:
-        first = board.get(region, "/players/p7", at_least=word.position).json()
+        answer = board.get(region, "/players/p7", at_least=word.position)
+        first = answer.json()
+        assert answer.headers["cache-control"] == "no-cache"
+        numbered, pinned = board.get(region, generation=first["generation"]), board.get(region, generation=first["pin"])
+        assert (numbered.content, numbered.headers["cache-control"]) == (pinned.content, "no-cache")
+        assert "immutable" in pinned.headers["cache-control"]
+        assert board.get(region, generation=old.json()["pin"]).status_code == 410
         assert (first["total"], first["entries"][0]["rank"], first["entries"][0]["value"]) == (1, 1, "1")
         with cluster.http(region, None) as http:
             known = http.get(f"{board.path}/top?limit=5", headers={"if-none-match": old.headers["etag"]})

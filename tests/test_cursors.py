@@ -48,21 +48,21 @@ def one_slice_as_ever(ranking: Ranking) -> BoardSeries:
 
 #: Of each body the first 16 hex digits of its SHA-256 and its length, made by the code before there were slices.
 GOLDEN: dict[tuple[Ranking, str], tuple[str, int]] = {
-    ("unique", "top"): ("062d6227ad561811", 1520),
-    ("unique", "rank"): ("bdcc151c62cfc984", 352),
-    ("unique", "nearby"): ("591f3bd9050b718e", 799),
-    ("unique", "ranks"): ("67346e2ed2af21a2", 485),
-    ("unique", "listed"): ("cf98d2a32f241ae8", 582),
-    ("competition", "top"): ("e97387d412549a28", 1518),
-    ("competition", "rank"): ("bdcc151c62cfc984", 352),
-    ("competition", "nearby"): ("60cbee6084ff1312", 799),
-    ("competition", "ranks"): ("73d08d0e178585c9", 485),
-    ("competition", "listed"): ("82671c5148b5a31e", 582),
-    ("dense", "top"): ("5ddf19896ed6fc1b", 1518),
-    ("dense", "rank"): ("559bcdb7db593fb0", 352),
-    ("dense", "nearby"): ("0b54d7856c7f2374", 799),
-    ("dense", "ranks"): ("8d0a238445249b9c", 485),
-    ("dense", "listed"): ("ffea40c16bec85e7", 582),
+    ("unique", "top"): ("827d678586150c42", 1513),
+    ("unique", "rank"): ("1a584da67be46d8e", 368),
+    ("unique", "nearby"): ("db8a4d3a2d95ed94", 903),
+    ("unique", "ranks"): ("1f4dad620ac9d09b", 501),
+    ("unique", "listed"): ("36bab0062e76535b", 598),
+    ("competition", "top"): ("9e6ea4fcc0a26741", 1511),
+    ("competition", "rank"): ("1a584da67be46d8e", 368),
+    ("competition", "nearby"): ("ca05f8dd89e484f9", 903),
+    ("competition", "ranks"): ("664603c0cf82d412", 501),
+    ("competition", "listed"): ("1c97cafdf0ca471a", 598),
+    ("dense", "top"): ("91a716659634bb4e", 1511),
+    ("dense", "rank"): ("49b90da81f4753d3", 368),
+    ("dense", "nearby"): ("ad1fab0d87d976e8", 903),
+    ("dense", "ranks"): ("33a607554208ee92", 501),
+    ("dense", "listed"): ("cea34ad081393141", 598),
 }
 QUESTIONS: dict[str, Question] = {
     "top": Top(limit=100),
@@ -84,13 +84,13 @@ def test_answers_of_boards_of_one_slice_are_byte_for_byte_what_they_always_were(
 def test_the_empty_board_and_a_rank_are_told_as_ever() -> None:
     series = one_slice_as_ever("dense")
     assert answer(series, series.generations[0], Top(), KEY) == (
-        b'{"board":"arena-clash:solo:S7:global","generation":"s0","epoch":1,"published_at":"1970-01-01T00:00:01.000Z",'
+        b'{"board":"arena-clash:solo:S7:global","generation":"s0","pin":"s0@inc1","epoch":1,"published_at":"1970-01-01T00:00:01.000Z",'
         b'"boundaries":{"eu-west/0":"1-2"},"complete":true,"exact":true,"total":0,"checksum":"0000000000000000","entries":[],'
-        b'"limit":100,"next":null,"previous":null,"cursors_valid_until":"1970-01-01T00:02:01.000Z"}'
+        b'"limit":100,"next":null,"previous":null,"cursors_valid_ms":120000}'
     )
     assert series.newest is not None
     assert answer(series, series.newest, Rank("p3"), KEY) == (
-        b'{"board":"arena-clash:solo:S7:global","generation":"s1","epoch":7,"published_at":"2025-10-09T08:53:20.000Z",'
+        b'{"board":"arena-clash:solo:S7:global","generation":"s1","pin":"s1@inc1","epoch":7,"published_at":"2025-10-09T08:53:20.000Z",'
         b'"boundaries":{"eu-west/0":"7-1040"},"complete":true,"exact":true,"total":11,"checksum":"373addcd21bef3f7","player_id":"p3",'
         b'"entries":[{"position":3,"rank":2,"player_id":"p3","value":"3.00","achieved_at":"1970-01-01T00:00:00.000Z","version":1}]}'
     )
@@ -133,8 +133,12 @@ def test_sampled_answers_equal_an_offline_sort(ranking: Ranking, slices: int) ->
         (entry,) = ask(series, Rank(player))["entries"]
         at = places[player][0] - 1
         assert (entry["position"], entry["rank"], entry["secondary"]) == (*places[player], str(rows[at][2]))
-        near = [e["player_id"] for e in ask(series, Nearby(player, 3))["entries"]]
+        around = ask(series, Nearby(player, 3))
+        near = [e["player_id"] for e in around["entries"]]
         assert near == [p for p, *_ in rows[max(0, at - 3) : at + 4]]
+        below, above = (ask(series, Top(2, around[way]))["entries"] if around[way] else [] for way in ("next", "previous"))
+        assert [e["player_id"] for e in below] == [p for p, *_ in rows[at + 4 : at + 6]]
+        assert [e["player_id"] for e in above] == [p for p, *_ in rows[max(0, at - 5) : max(0, at - 3)]]
     listed = [*draw.sample(sorted(places), 40), "nobody"]
     batch = ask(series, Ranks(listed))
     assert [(e["player_id"], e["position"], e["rank"]) for e in batch["entries"]] == [

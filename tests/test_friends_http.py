@@ -107,7 +107,7 @@ def test_the_answer_holds_the_generation_and_rows_and_nothing_that_tells_of_a_li
     response = world.board("p-2")
     body = response.json()
     assert list(body) == [
-        "board", "generation", "epoch", "published_at", "boundaries", "complete", "exact", "total", "checksum",
+        "board", "generation", "pin", "epoch", "published_at", "boundaries", "complete", "exact", "total", "checksum",
         "among", "player_id", "limit", "entries",
     ]  # fmt: skip
     assert (body["generation"], body["boundaries"], body["exact"], body["among"]) == ("s1", {"eu-west/0": f"{EPOCH}-1005"}, True, "friends")

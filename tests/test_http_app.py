@@ -384,16 +384,29 @@ def test_move_is_ordered_watched_and_given_up(world: World) -> None:
 def test_headers_of_public_and_private_answers(world: World) -> None:
     world.fill(2)
     world.backend.clock_ms += 130
-    newest, pinned = world.get(TOP), world.get(f"{TOP}?generation=s1")
+    newest, numbered = world.get(TOP), world.get(f"{TOP}?generation=s1")
+    pinned = world.get(f"{TOP}?generation={newest.json()['pin']}")
     private = world.get(f"/v1/boards/{PRIVATE}/top?generation=s0", headers=SERVER)
     assert newest.headers["x-laurel-region"] == "eu-west"
     assert newest.headers["x-laurel-age-ms"] == "130"
-    assert newest.headers["cache-control"] == "no-cache"
+    assert (newest.headers["cache-control"], numbered.headers["cache-control"]) == ("no-cache", "no-cache")
     assert pinned.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert private.headers["cache-control"] == "private, no-store"
     assert (newest.headers["vary"], private.headers["vary"]) == ("Accept-Encoding", "Accept-Encoding, Authorization")
     assert (newest.headers["access-control-allow-origin"], "access-control-allow-origin" in private.headers) == ("*", False)
-    assert newest.headers["etag"] == pinned.headers["etag"], "the same content"
+    assert newest.headers["etag"] == numbered.headers["etag"] == pinned.headers["etag"], "the same content"
+
+
+def test_the_pin_of_another_life_of_a_board_is_gone_also_where_the_number_is_there(world: World) -> None:
+    world.fill(2)
+    pin = world.get(TOP).json()["pin"]
+    assert pin == "s1@b1"
+    problem = world.get(f"{TOP}?generation=s1@b0")
+    assert (problem.status_code, problem.json()["code"], problem.json()["newest"]) == (410, "generation_gone", "s1")
+    for none in ("s1@", "s1@b 1", "@b1", "b1", "s1@" + 65 * "b"):
+        answer = world.get(TOP, params={"generation": none})
+        assert (answer.status_code, answer.json()["field"]) == (422, "generation"), none
+        assert "pin" in answer.json()["allowed"]
 
 
 def test_age_is_never_negative_when_clocks_disagree(world: World) -> None:
