@@ -280,7 +280,8 @@ def remove(board_id: str, incarnation: str, subject: str) -> Callable[[Draft], R
         if state.phase == "removing":
             return Result(True, so_far(draft))
         if state.target is not None:
-            raise Unanswered(f"{board_id} is on its way to {', '.join(state.target.shards)}; abort that first", code="busy")
+            going = f"{board_id} is on its way to {', '.join(state.target.shards)}"
+            raise Unanswered(f"{going}; wait for that, or give it up", code="relocation_refused")
         record = BoardRemoved(state.number, subject, draft.now_ms, not state.sharded)
         draft.pending.remove(record, draft.offset)
         draft.records.append(record)

@@ -103,13 +103,14 @@ class Coordinating:
             await asyncio.sleep(BUSY_S if boards else IDLE_S)
 
     def status(self) -> dict[str, Any]:
-        """Rounds under way, by board: which shards have not answered yet, and since when they are waited for."""
+        """Rounds that take longer than two intervals, by board: which shards have not answered yet, and since when they are waited for."""
         told = {}
         for board in self.writer.pending.coordinated():
             rounds = self._rounds.get(board.number)
             if rounds is not None and rounds.under_way and board.layout is not None and rounds.began_ms is not None:
-                missing = [board.layout.shards[s] for s in rounds.missing()]
-                told[board.board_id] = {"missing": missing, "for_ms": self._monotonic_ms() - rounds.began_ms}
+                for_ms = self._monotonic_ms() - rounds.began_ms
+                if for_ms > 2 * board.rules.publish_interval_ms:
+                    told[board.board_id] = {"missing": [board.layout.shards[s] for s in rounds.missing()], "for_ms": for_ms}
         return told
 
     def relocations(self) -> dict[str, dict[str, Any]]:

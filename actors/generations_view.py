@@ -16,9 +16,10 @@ from boards.merging import MergedView
 from boards.model import Layout
 from journal.ports import Position
 
-#: Of the newest so many generations each is kept so many times as long as the others: a board that is seldom written keeps some too, and
-#: one that rests does not keep them for ever.
-COUNT, TIMES = 60, 5
+#: The newest so many generations are kept whatever their age, as long as a replica has room: see `RegionFold.expiring`.
+COUNT = 60
+#: None of them goes for want of room before it was replaced for so many times as long as its board retains the others.
+SPARE_TIMES = 5
 
 
 class BadGeneration(ReplicaMismatch):
@@ -261,20 +262,28 @@ class BoardSeries:
         newest = self.newest
         if newest is not None:
             newest.replaced_ms = turn.now_ms
+            newest.kept.pop("top", None)  # the first page is kept for the newest one only
         self.generations[generation.number] = generation
         self.expire(turn.now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Drop generations that were replaced longer ago than the board retains them, see `COUNT`."""
-        retention_ms, more = self.rules.retention_ms, len(self.generations) - COUNT
-        gone: list[int] = []
+        """Drop generations that were replaced longer ago than the board retains them, but for the newest `COUNT`."""
+        more = len(self.generations) - COUNT
+        if more > 0:
+            for number, _ in self._past(now_ms - self.rules.retention_ms)[:more]:
+                del self.generations[number]
+
+    def spare(self, now_ms: int) -> list[tuple[int, int]]:
+        """(number, since when it is replaced) of those that are kept for their number alone, and long since; the oldest first."""
+        return self._past(now_ms - SPARE_TIMES * self.rules.retention_ms)
+
+    def _past(self, replaced_ms: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
         for number, generation in self.generations.items():
-            kept_ms = retention_ms if len(gone) < more else TIMES * retention_ms
-            if generation.replaced_ms is None or generation.replaced_ms >= now_ms - kept_ms:
+            if generation.replaced_ms is None or generation.replaced_ms >= replaced_ms:
                 break
-            gone.append(number)
-        for number in gone:
-            del self.generations[number]
+            found.append((number, generation.replaced_ms))
+        return found
 
     def suspend(self) -> None:
         """A slice is to be folded anew: what was made becomes proposals again, and is made again once that slice is back."""

@@ -6,6 +6,7 @@ the same. A record that contradicts what is folded stops its board alone: it is 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from actors.boards_view import ReplicaMismatch, SliceFold, Turn
 from actors.generations_view import BadGeneration, BoardSeries, Generation
@@ -32,6 +33,8 @@ _BOUNDARIES = (Published, Marked)
 _PLACES = (Relocating, Switched, SliceOpened)
 #: Removed boards that are remembered for each shard; beyond it the others are read again when one of them is.
 GONE = 65_536
+#: Generations that a replica keeps for their number alone: some 3 kB each on a small board, and what has changed on others.
+SPARE = 20_000
 
 
 @dataclass(slots=True)
@@ -153,15 +156,25 @@ class RegionFold:
         return told | self._advance(candidates, turn)
 
     def expiring(self, now_ms: int) -> Steps[None]:
-        """Let generations go that are no longer retained, of boards that rest too: those of the others go when a new one is made."""
+        """Let generations go that are no longer retained, of boards that rest too: those of the others go when a new one is made.
+
+        Of those that are kept for their number alone there are `SPARE` at most: beyond it those go that were replaced first.
+        """
+        spare: list[tuple[int, BoardSeries, int]] = []
         for series in list(self.boards.values()):
             series.expire(now_ms)
+            for number, replaced_ms in series.spare(now_ms):
+                series.generations[number].kept.clear()
+                spare.append((replaced_ms, series, number))
             for one in [one for here in series.slices.values() for one in here.values()]:
                 if not series.waits:
                     one.expire(now_ms)
                 if one.rows.busy:
                     yield one.rows.rest
             yield None
+        spare.sort(key=itemgetter(0))
+        for _, series, number in spare[: max(0, len(spare) - SPARE)]:
+            series.generations.pop(number, None)
 
     def caught_up(self, shard: str, *, now_ms: int, wall_ms: int) -> set[str]:
         """The shard's journal has been read to its end; the boards of which there is something new."""

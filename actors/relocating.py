@@ -99,7 +99,6 @@ class Relocation:
             )
         return {
             "phase": self.phase,
-            "to": {"number": self.target.number, "shards": list(self.target.shards)},
             "slices": slices,
             "attempts": self.attempts,
             "paused_ms": self.paused_ms,

@@ -267,9 +267,10 @@ class ReplicaActor:
             try:
                 series = self._board(board_id)
                 generation = self._generation(series, wanted)
-            except Unanswered:  # each hears it by itself, after such a wait as it asked for
+                bodies = ranks(series, generation, [player for _, player in group])
+            except Exception:  # each hears it by itself, after such a wait as it asked for
                 continue
-            for (number, _), body in zip(group, ranks(series, generation, [player for _, player in group]), strict=True):
+            for (number, _), body in zip(group, bodies, strict=True):
                 replies[number] = self._answer(series, generation, body) if isinstance(body, bytes) else to_wire(body)
         return [replies[number] if number in replies else await self._value(ask) for number, ask in enumerate(asks)]
 
@@ -278,6 +279,9 @@ class ReplicaActor:
             return await self.ask(ask)
         except Unanswered as error:
             return to_wire(error)
+        except Exception:  # of this question; those that came with it are answered
+            log.exception("error in a question to %s", ask.board_id)
+            return to_wire(NotServing(f"{self.spec.region} met an error of its own in {ask.board_id}"))
 
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""
@@ -428,9 +432,15 @@ class ReplicaActor:
                 await asyncio.sleep(0)
             series = self.fold.boards.get(board_id)
             newest = None if series is None else series.newest
-            if series is not None and newest is not None:
-                boards.append(self.fold.info(series))
-                tops.append(self._answer(series, newest, self._top(series, newest)))
+            if series is None or newest is None:
+                continue
+            try:
+                info, top = self.fold.info(series), self._answer(series, newest, self._top(series, newest))
+            except Exception:  # the others are told all the same: one board never holds up all of a region
+                log.exception("%s is left out of the news", board_id)
+                continue
+            boards.append(info)
+            tops.append(top)
         return self._news_of(seq, boards, tops, _since(self._removed, since) if since else [])
 
     def _news_of(self, seq: int, boards: list[BoardInfo], tops: list[Answer], removed: list[str]) -> News:

@@ -192,14 +192,16 @@ class ShardActor:
         return self._epoch_mode or self.state.mode
 
     def relocation(self, board_id: str) -> dict[str, Any]:
-        """How far the move of a board that is led from here is. Raises NoAuthority, UnknownBoard."""
+        """How far the move of a board that is led from here is, `to` where it is going (None: nowhere, also after a move that was
+        given up). Raises NoAuthority, UnknownBoard."""
         pending = self._serving().pending
         state = pending.board(board_id)
         if state is None or self.coordinating is None:
             raise UnknownBoard(f"there is no board {board_id} here")
         layout = state.layout or Layout(1, (self.spec.shard,))
         told = self.coordinating.relocations().get(board_id, {"phase": "none", "slices": []})
-        return {**told, "layout": {"number": layout.number, "shards": list(layout.shards)}}
+        going = None if state.target is None else {"number": state.target.number, "shards": list(state.target.shards)}
+        return {**told, "layout": {"number": layout.number, "shards": list(layout.shards)}, "to": going}
 
     def closed_at(self, wanted: Slice) -> int:
         """Offset at which a slice was closed for a move; 0 if it is open, or not here."""

@@ -42,12 +42,13 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "visibility": get_args(Visibility),
     "secondary": (None, *get_args(Direction)),
 }
+_YEAR_MS = 366 * 24 * 3_600_000
 _RANGES: dict[str, tuple[int, int]] = {
     "decimals": (0, DECIMALS_MAX),
     "max_value": (1, VALUE_MAX),
     "max_age_ms": (1, VALUE_MAX),
-    "publish_interval_ms": (1, 1000),
-    "retention_ms": (120_000, VALUE_MAX),
+    "publish_interval_ms": (50, 1000),
+    "retention_ms": (120_000, _YEAR_MS),
     "rule_version": (1, VALUE_MAX),
 }
 _OPTIONAL = frozenset({"max_value", "max_age_ms"})

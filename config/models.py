@@ -220,7 +220,7 @@ class BoardConfig(_Section):
     secondary: SecondaryConfig | None = None
     visibility: Visibility = "private"
     publish_interval_ms: int = Field(250, ge=50, le=1000, description="a whole number from 50 to 1000")
-    retention_ms: int = Field(120_000, description="a whole number of at least 120000")
+    retention_ms: int = Field(120_000, description="a whole number from 120000 to 31622400000, a year")
 
     def rules(self) -> BoardRules:
         """The rules that the journal gets. Raises `boards.errors.InvalidInput` where the parts do not fit together."""

@@ -97,7 +97,7 @@ class BoardOrders:
         now = info.layout_in_effect
         if "layout" in reply:  # the lead knows first
             now = max(now, _read_layout(reply["layout"]), key=lambda layout: layout.number)
-        target = _read_layout(reply["to"]) if reply.get("to") else info.moving
+        target = _read_layout(reply["to"]) if reply.get("to") else None
         moving = target is not None and target.number > now.number
         return {
             "board": board_id,
@@ -111,10 +111,11 @@ class BoardOrders:
         """See `regions.backend.Backend.abort_relocation`."""
         info = self._known(board_id)
         reply = await self._to_lead(board_id, {"do": "abort_relocation", "asked_by": subject})
+        giving_up = bool(reply.get("giving_up"))
         return {
             "board": board_id,
-            "moving": False,
-            "giving_up": bool(reply.get("giving_up", True)),
+            "moving": giving_up,
+            "giving_up": giving_up,
             "layout": layout_map(info.layout_in_effect),
         }
 

@@ -262,9 +262,7 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
             unknown = exc
             decided = [SubmitResult(_UNKNOWN)] * len(submissions)
     decimals, shard, kind = board.rules.decimals, board.shard, amount_field(board)
-    layout = board.layout_in_effect
-    spread = len(layout.shards) > 1 or layout.number > 1
-    results = [_result(event.event_id, word, decimals, shard, kind, spread) for event, word in zip(submissions, decided, strict=True)]
+    results = [_result(event.event_id, word, decimals, shard, kind) for event, word in zip(submissions, decided, strict=True)]
     if include == "rank":
         await _add_ranks(edge, board, submissions, decided, results)
     # Ascending by index, so each insertion finds everything before it in place.
@@ -273,14 +271,14 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
     return _reply(edge, board, results, unknown)
 
 
-def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: str, spread: bool) -> dict[str, Any]:
-    """What a client is told. Where a position means something only together with its shard, `at_least` is how to ask for it."""
+def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: str) -> dict[str, Any]:
+    """What a client is told. `at_least` is how to ask for a generation that includes it, wherever the board lives by then."""
     if word.outcome == _INVALID:
         return _invalid(event_id, word.code, word.field or kind, word.allowed)
     if word.outcome == _UNKNOWN:
         return {"event_id": event_id, "outcome": "unknown", **({"code": word.code} if word.code else {})}
     at = word.shard or shard
-    told = {
+    return {
         "event_id": event_id,
         "outcome": _WORDS[word.outcome],
         "value": format_value(word.value, decimals) if decimals else str(word.value),
@@ -290,11 +288,9 @@ def _result(event_id: str, word: SubmitResult, decimals: int, shard: str, kind: 
         "epoch": word.epoch,
         "offset": word.offset,
         "acked": "local" if word.alone else "quorum",
+        "at_least": f"{at}:{word.epoch}-{word.offset}",
         "visible_by": f"s{word.visible_by}" if word.visible_by else None,
     }
-    if spread or at != shard:
-        told["at_least"] = f"{at}:{word.epoch}-{word.offset}"
-    return told
 
 
 def _invalid(event_id: str | None, code: str, field: str, allowed: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from regions.links import NotSent
 
 REGIONS = ("eu", "us", "ap")
 BEST, SUM = "arena:best:S1:all", "arena:sum:S1:all"
-BOARDS = {BEST: make_rules("best_score", publish_interval_ms=20), SUM: make_rules("cumulative", publish_interval_ms=20)}
+BOARDS = {BEST: make_rules("best_score", publish_interval_ms=50), SUM: make_rules("cumulative", publish_interval_ms=50)}
 TIMING = Timing(
     heartbeat_ms=20,
     probe_timeout_ms=1000,

@@ -21,7 +21,7 @@ from ledger.ports import BoardState
 
 BOARD = "arena:moving:S1:all"
 SHARDS = ("eu/0", "eu/1", "eu/2")
-RULES = make_rules("cumulative", publish_interval_ms=20)
+RULES = make_rules("cumulative", publish_interval_ms=50)
 #: A move with a kill in the middle of it, on a busy machine.
 MOVE_S = 15.0
 

@@ -193,7 +193,7 @@ BAD = {
     "retention": (
         "retention_ms: 120000",
         "retention_ms: 119999",
-        f"boards.{SOLO}.retention_ms must be an integer from 120000 to 9223372036854775807.",
+        f"boards.{SOLO}.retention_ms must be an integer from 120000 to 31622400000.",
     ),
     "rule not for this policy": (
         "direction: higher",

@@ -164,6 +164,8 @@ def test_a_move_that_is_given_up_leaves_nothing_and_its_number_is_not_used_again
         m.c.come_back(*REGIONS, shards=("eu/2",))
         await m.arrived(m.layout)
         assert (await m.order({"do": "abort_relocation"}))["giving_up"] is False
+        told = await m.order({"do": "relocation"})
+        assert (told["phase"], told["to"]) == ("given up", None), "it goes nowhere any more"
         second = await m.begin("eu/2", "eu/1")
         assert (first.number, second.number) == (2, 3)
         await m.arrived(second)

@@ -11,8 +11,8 @@ from sharded_boards import BOARD, SHARDS, Board, Journals
 
 import actors.replica
 from actors import boards_view
-from actors.answers import TOGETHER_FROM
-from actors.generations_view import COUNT, TIMES
+from actors.answers import TOGETHER_FROM, answer, ranks
+from actors.generations_view import COUNT, SPARE_TIMES
 from actors.messages import (
     Answer,
     Ask,
@@ -27,6 +27,7 @@ from actors.messages import (
     Top,
     Unanswered,
     UnknownBoard,
+    WireError,
     to_wire,
 )
 from actors.ports import ReplicaSpec
@@ -187,14 +188,16 @@ def body(answer: Answer) -> dict[str, object]:
 
 
 def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_then_gone_with_the_newest_named(
-    tell: Callable[[Story], None],
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(actors.generations_view, "COUNT", 1)
+
     async def story(region: Region) -> None:
         await region.publish(await region.score("ann", 1))
         region.clock_ms += 10 * RETENTION_MS  # s1 was the newest all that time
         await region.publish(await region.score("ann", 2))
         kept = await region.ask(generation=1)
-        region.clock_ms += TIMES * RETENTION_MS
+        region.clock_ms += RETENTION_MS
         assert await region.ask(generation=1) == kept
         region.clock_ms += 1
         with pytest.raises(GenerationGone) as gone:
@@ -206,7 +209,7 @@ def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_the
     tell(story)
 
 
-def test_the_newest_sixty_generations_are_kept_longer_than_those_before_them(tell: Callable[[Story], None]) -> None:
+def test_the_newest_sixty_generations_are_kept_whatever_their_age(tell: Callable[[Story], None]) -> None:
     async def story(region: Region) -> None:
         for value in range(COUNT + 10):
             await region.publish(await region.score("ann", value))
@@ -219,25 +222,36 @@ def test_the_newest_sixty_generations_are_kept_longer_than_those_before_them(tel
         with pytest.raises(GenerationGone):
             await region.ask(generation=newest - COUNT)
         assert list(held) == list(range(newest - COUNT + 1, newest + 1)) and len(held) == COUNT
-        region.clock_ms += (TIMES - 1) * RETENTION_MS
-        assert (await region.ask()).generation == newest
-        assert list(held) == [newest]
+        region.clock_ms += 1000 * RETENTION_MS
+        at_once(region.replica.fold.expiring(region.clock_ms))
+        for number in (newest - COUNT + 1, newest):
+            assert body(await region.ask(generation=number))["entries"][0]["value"] == str(number - 1)  # type: ignore[index]
+        assert len(held) == COUNT
 
     tell(story)
 
 
-def test_a_board_that_rests_lets_go_of_what_is_no_longer_retained(tell: Callable[[Story], None]) -> None:
+def test_a_board_that_rests_lets_go_of_its_oldest_generations_where_there_is_no_room(
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were replaced first go first, and none before it was replaced for `SPARE_TIMES` times as long as others are retained."""
+    monkeypatch.setattr(actors.region_fold, "SPARE", 2)
+
     async def story(region: Region) -> None:
         for value in range(5):
             await region.publish(await region.score("ann", value))
-        region.clock_ms += TIMES * RETENTION_MS + 1
         fold = region.replica.fold
         (one,) = fold.shards[SHARD].slices.values()
         held = fold.boards[BOARD].generations
-        assert (len(held), len(one.frozen)) == (6, 5)
+        region.clock_ms += SPARE_TIMES * RETENTION_MS
         at_once(fold.expiring(region.clock_ms))
-        assert (list(held), len(one.frozen)) == ([5], 1)
+        assert (len(held), len(one.frozen)) == (6, 1), "views are kept by their generations alone"
+        region.clock_ms += 1
+        at_once(fold.expiring(region.clock_ms))
+        assert list(held) == [3, 4, 5]
         assert (await region.ask()).generation == 5
+        with pytest.raises(GenerationGone):
+            await region.ask(generation=2)
 
     tell(story)
 
@@ -256,17 +270,20 @@ def test_letting_go_of_what_is_not_retained_goes_on_after_an_error(tell: Callabl
             return expiring(now_ms)
 
         monkeypatch.setattr(fold, "expiring", fails_once)
-        region.clock_ms += TIMES * RETENTION_MS + 1
+        region.clock_ms += SPARE_TIMES * RETENTION_MS + 1
         async with asyncio.timeout(10):
             while len(fold.boards[BOARD].generations) > 1:
                 await asyncio.sleep(0.001)
         assert failed
 
     monkeypatch.setattr(actors.replica, "EXPIRE_S", 0.001)
+    monkeypatch.setattr(actors.region_fold, "SPARE", 0)
     tell(story)
 
 
-def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None]) -> None:
+def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actors.generations_view, "COUNT", 1)
+
     async def story(region: Region) -> None:
         await region.publish(*[await region.score(f"p{n}", n) for n in range(4)])
         first = body(await region.ask(Top(limit=2)))
@@ -278,7 +295,7 @@ def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None]) -> Non
         assert [entry["player_id"] for entry in body(page)["entries"]] == ["p1", "p0"]  # type: ignore[attr-defined]
         with pytest.raises(BadCursor):
             await region.ask(Top(limit=2, cursor=cursor), generation=2)
-        region.clock_ms += TIMES * RETENTION_MS + 1
+        region.clock_ms += RETENTION_MS + 1
         with pytest.raises(GenerationGone) as gone:
             await region.ask(Top(limit=2, cursor=cursor))
         assert gone.value.newest == 2
@@ -373,6 +390,34 @@ def test_news_tell_what_changed_and_what_is_gone_and_each_once(tell: Callable[[S
         await region.has(position.offset)
         fourth = await region.replica.news(third.seq)
         assert ([info.incarnation for info in fourth.boards], fourth.removed) == (["inc3"], [])
+
+    tell(story)
+
+
+def test_a_board_that_cannot_be_told_is_left_out_of_the_news_and_holds_up_no_other(
+    tell: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Whatever is asked of one board, there is an error that nobody foresaw. 2. News and questions of the others go on."""
+
+    async def story(region: Region) -> None:
+        position = await region.write(BoardCreated(1, OTHER, make_rules("best_score"), "inc2", "op", 0))
+        await region.has(position.offset)
+        monkeypatch.setattr(actors.replica, "answer", fails_for(answer, OTHER))
+        monkeypatch.setattr(actors.replica, "ranks", fails_for(ranks, OTHER))
+        await region.publish(await region.score("ann", 1))
+        told = await region.replica.news(0)
+        assert [info.board_id for info in told.boards] == [top.board_id for top in told.tops] == [BOARD]
+        asks = [Ask(board_id=board_id, question=question) for board_id in (OTHER, BOARD) for question in (Rank("ann"), Top(limit=5))]
+        replies = await region.replica.ask_all(asks)
+        assert [reply.kind if isinstance(reply, WireError) else reply.generation for reply in replies] == ["NotServing", "NotServing", 1, 1]
+
+    def fails_for(function: Callable[..., Any], board_id: str) -> Callable[..., Any]:
+        def wrapped(series: Any, *arguments: Any) -> Any:
+            if series.board_id == board_id:
+                raise OverflowError("nobody foresaw this")
+            return function(series, *arguments)
+
+        return wrapped
 
     tell(story)
 

@@ -201,7 +201,7 @@ def test_an_orphaned_board_is_made_again_under_another_number_and_its_events_fin
         c.start()
         await c.authority("eu")
         c.isolate("eu")
-        rules = make_rules("cumulative", publish_interval_ms=20, decimals=2)
+        rules = make_rules("cumulative", publish_interval_ms=50, decimals=2)
         making = asyncio.create_task(order(c, "eu", "create_board", board=TEAM, rules=_plain(rules), asked_by="operator-1"))
         await until(lambda: any(_creates(c, "eu", TEAM)), "eu's store holds the board")
         event = c.event(1250, player="p", board=TEAM)

@@ -685,6 +685,11 @@ def test_progress_says_where_the_board_lives_and_where_it_goes() -> None:
         "board": BOARD, "moving": True, "phase": "copying", "slices": [{"shard": "eu-west/4", "copied_rows": 5}],
         "layout": {"number": 1, "shards": ["eu-west/2"]}, "to": {"number": 2, "shards": ["eu-west/4"]},
     }  # fmt: skip
+    stays: dict[str, Any] = {"phase": "given up", "slices": [], "layout": {"number": 1, "shards": ["eu-west/2"]}, "to": None}
+    actors.answers["relocation"] = lambda shard, order: {"ok": True, **stays}
+    actors.know(msgspec.structs.replace(board("eu-west/2"), moving=Layout(2, ("eu-west/4",))))  # the replica is a moment behind
+    assert asyncio.run(actors.gateway.relocation(BOARD)) == {"board": BOARD, "moving": False, **stays}
+    del actors.answers["relocation"]
     actors.know(board("eu-west/4", number=2))
     there = asyncio.run(actors.gateway.relocation(BOARD))
     assert (there["moving"], there["to"], there["layout"]["number"]) == (False, None, 2)

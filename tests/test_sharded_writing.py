@@ -24,7 +24,7 @@ from journal.records import BoardCreated, Manifest, Marked, Record, open_entry
 
 BOARD = "arena:wide:S1:all"
 SHARDS = ("eu/0", "eu/1", "eu/2")
-RULES = make_rules("cumulative", publish_interval_ms=20)
+RULES = make_rules("cumulative", publish_interval_ms=50)
 
 
 def wide(path: Path) -> Cluster:
@@ -227,7 +227,7 @@ def test_a_removed_board_is_gone_everywhere_and_its_next_life_knows_nothing_of_i
                 {
                     "do": "create_board",
                     "board": BOARD,
-                    "rules": {"policy": "cumulative", "direction": "higher", "ties": "achieved_at", "publish_interval_ms": 20},
+                    "rules": {"policy": "cumulative", "direction": "higher", "ties": "achieved_at", "publish_interval_ms": 50},
                     "layout": {"number": 1, "shards": list(SHARDS)},
                     "asked_by": "op",
                 },
