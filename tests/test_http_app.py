@@ -47,7 +47,7 @@ def test_a_batch_gets_one_result_for_each_event_in_order(world: World) -> None:
     assert [result["outcome"] for result in body["results"]] == ["applied_first", "not_an_improvement", "applied_first", "duplicate"]
     assert body["results"][0] == {
         "event_id": "e1", "outcome": "applied_first", "value": "9700", "version": 1, "improved": True, "shard": "eu-west/0",
-        "epoch": EPOCH, "offset": 1001, "acked": "quorum", "visible_by": "s1",
+        "epoch": EPOCH, "offset": 1001, "acked": "quorum", "at_least": f"eu-west/0:{EPOCH}-1001", "visible_by": "s1",
     }  # fmt: skip
     assert body["results"][1]["value"] == "9700", "the stored one"
     assert world.backend.submitted[0][2] == "game-server-1", "the subject goes with the events"
@@ -278,7 +278,8 @@ def test_results_of_a_spread_board_say_how_to_wait_for_each(world: World) -> Non
     for result in results:
         assert result["at_least"] == f"{result['shard']}:{result['epoch']}-{result['offset']}"
         assert result["visible_by"] is None
-    assert "at_least" not in world.submit(event()).json()["results"][0]
+    (alone,) = world.submit(event()).json()["results"]
+    assert alone["at_least"] == f"eu-west/0:{EPOCH}-{alone['offset']}", "on a board of one shard too: it may move"
 
 
 def test_places_of_a_spread_boards_events_are_of_a_generation_that_holds_them(world: World) -> None:
