@@ -240,7 +240,8 @@ class AsyncLaurelClient:
     async def create_board(self, board: str, *, policy: str, **rules: Any) -> Board:
         """Create a board, or find it there with the same rules; Conflict if it is there with others, or elsewhere. Scope operator.
 
-        `rules`: direction, ties, ranking, decimals, home, visibility, publish_interval_ms, max_value; the server has defaults.
+        `rules`: direction, ties, ranking, decimals, home, visibility, publish_interval_ms, retention_ms, max_value,
+        max_age_ms; the server has defaults.
         `shards`: over how many it is spread, or their names. `secondary`: the direction of its second column.
         """
         return await self._run(board_calls.create(board, {"policy": policy, **rules}))

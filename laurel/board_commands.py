@@ -96,8 +96,10 @@ def board_create(
     home: Annotated[str | None, typer.Option(help="Region that should own it.")] = None,
     shards: Annotated[str | None, typer.Option(help="Over how many shards it is spread, or which: eu-west/0,eu-west/1.")] = None,
     visibility: Annotated[str | None, typer.Option(help="public or private.")] = None,
-    publish_interval_ms: Annotated[int | None, typer.Option()] = None,
+    publish_interval_ms: Annotated[int | None, typer.Option(help="A new generation this often, while there are writes.")] = None,
+    retention_ms: Annotated[int | None, typer.Option(help="How long a generation is kept once a newer one is there.")] = None,
     max_value: Annotated[str | None, typer.Option(help="Greatest value of a `fastest_time` board.")] = None,
+    max_age_ms: Annotated[int | None, typer.Option(help="Older events are refused.")] = None,
     url: Url = None,
     token: Token = None,
     data_dir: DataDir = DATA_DIR,
@@ -106,10 +108,11 @@ def board_create(
     """Create a board; the same board with the same rules may be created again."""
     wanted = None if shards is None else _shards(shards, "--shards")
     with client_for(url, token, data_dir, OPERATOR) as client:
-        limits = {"decimals": decimals, "max_value": max_value, "publish_interval_ms": publish_interval_ms}
+        limits = {"decimals": decimals, "max_value": max_value, "max_age_ms": max_age_ms}
+        times = {"publish_interval_ms": publish_interval_ms, "retention_ms": retention_ms}
         rules = {"policy": policy, "direction": direction, "ties": ties, "ranking": ranking, "home": home, "visibility": visibility}
         places = {"shards": wanted, "secondary": secondary}
-        made = client.create_board(board, **{**rules, **limits, **places})  # type: ignore[arg-type]  # policy is text
+        made = client.create_board(board, **{**rules, **limits, **times, **places})  # type: ignore[arg-type]  # policy is text
     _show_board(made, as_json)
 
 
@@ -148,7 +151,7 @@ def board_reshard(
     with client_for(url, token, data_dir, OPERATOR) as client:
         if status or abort:
             told = client.abort_relocation(board) if abort else client.relocation(board)
-            _tell(told, "stays on" if abort else "lives on", as_json)
+            _tell(told, "stays on" if abort else "lives on", as_json, _ending(told) if abort else _way(told))
             return
         wanted: Shards = shards if shards is not None else []
         if to is not None:
@@ -199,7 +202,9 @@ def _relocate(client: "LaurelClient", board: str, wanted: "Shards", detach: bool
     except KeyboardInterrupt:
         raise CommandError(f"the move of {board} goes on; {how}", exit_code=130) from None
     if int(told.layout["number"]) < int(target["number"]):
-        raise CommandError(f"the move of {board} was given up, and it stays on {_places(told.layout)}; run the command again to begin anew")
+        alarm = f", {_alarm(told)}" if _alarm(told) else ""
+        stays = f"it stays on {_places(told.layout)}; run the command again to begin anew"
+        raise CommandError(f"the move of {board} was given up{alarm}, and {stays}")
     _tell(told, "lives on", as_json)
 
 
@@ -223,21 +228,74 @@ def _watch(client: "LaurelClient", board: str, number: int, tell: Callable[[str]
         sleep(LOOK_S)
 
 
+#: What operators are told of each stage but copying. Those of an earlier move are not here: what moves has not begun then.
+_STAGES = {
+    "beginning": "beginning: its shards are asked whether they take writes",
+    "closing": "closing: writes are held until it has switched",
+    "replaying": "replaying: the last entries are carried over, writes are held until it has switched",
+    "switching": "switching: all is carried over, writes are held until it has switched",
+    "opening again": "opening again: it could not switch in time, writes go on where it lives",
+    "giving up": "giving up: what was copied is being removed",
+    "opening": "opening: it has switched, and its new shards begin to take writes",
+    "removing": "removing: it has switched, and what is left on its former shards is being removed",
+}
+_ENDED = ("none", "given up", "there")
+
+
 def _stage(told: "Relocation") -> str:
-    rows = sum(int(part.get("copied_rows") or 0) for part in told.slices)
-    lag = max((int(part.get("lag") or 0) for part in told.slices), default=0)
-    extra = told.model_extra or {}
-    trouble = next((str(extra[name]) for name in ("alarm", "why") if extra.get(name)), "")
-    return f"{told.phase or 'beginning'}: {rows} rows are copied, {lag} entries behind" + (f"; {trouble}" if trouble else "")
+    """The stage of a move under way, as `STAGE: what that means`."""
+    if told.phase is None or told.phase in _ENDED:
+        return "beginning: the order is in the journal"
+    said = _STAGES.get(told.phase)
+    if said is None:
+        rows = sum(int(part.get("copied_rows") or 0) for part in told.slices)
+        lags = [int(part["lag"]) for part in told.slices if part.get("lag") is not None]
+        behind = f"{max(lags)} entries behind" if lags and len(lags) == len(told.slices) else "how far behind is not known yet"
+        said = f"{told.phase}: {rows} rows are copied, {behind}"
+    trouble = _alarm(told) or _trouble(told)
+    return f"{said}; {trouble}" if trouble else said
 
 
-def _tell(told: "Relocation", verb: str, as_json: bool) -> None:
+def _alarm(told: "Relocation") -> str:
+    alarm = (told.model_extra or {}).get("alarm")
+    return f"alarm: {alarm}" if alarm else ""
+
+
+def _trouble(told: "Relocation") -> str:
+    """What a new shard has to say now, or else what went wrong last, which may be over."""
+    answering = [part for part in told.slices if part.get("copied_rows") is not None]
+    now = next((f"{part.get('shard')}: {part['trouble']}" for part in answering if part.get("trouble")), "")
+    last = (told.model_extra or {}).get("why")
+    return now or (f"last trouble: {last}" if last else "")
+
+
+def _way(told: "Relocation") -> str:
+    """What a status says of a move, empty where there is none."""
+    if told.to is not None:
+        way = "it was on its way to" if told.phase == "giving up" else "on its way to"
+        return f"{way} {_places(told.to)} (layout {told.to.get('number')}); {_stage(told)}"
+    if told.moving or told.phase in ("opening", "removing"):
+        return _stage(told)
+    if told.phase == "given up":
+        was = ", ".join(str(part["shard"]) for part in told.slices if part.get("shard"))
+        return "; ".join(filter(None, (f"it was to go to {was or 'other shards'}, which was given up", _alarm(told))))
+    return ""
+
+
+def _ending(told: "Relocation") -> str:
+    """What an abort says of the move that it ends."""
+    if not (told.model_extra or {}).get("giving_up", True):
+        return "nothing was on its way"
+    return f"its move is being given up; see it with `laurel board reshard {told.board} --status`"
+
+
+def _tell(told: "Relocation", verb: str, as_json: bool, more: str = "") -> None:
     if as_json:
         showing.print_json(showing.dump(told))
         return
     print(f"{told.board} {verb} {_places(told.layout)} (layout {told.layout.get('number')})")
-    if told.to is not None:
-        print(f"on its way to {_places(told.to)} (layout {told.to.get('number')}); {_stage(told)}")
+    if more:
+        print(more)
 
 
 def _places(layout: dict[str, Any]) -> str:

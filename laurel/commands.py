@@ -114,8 +114,9 @@ def top(
         showing.print_json(showing.dump(page))
         return
     showing.show_entries(page)
-    if page.next:
-        print(f"next page: --cursor {page.next}")
+    for word, there in (("next", page.next), ("previous", page.previous)):
+        if there:
+            print(f"{word} page: --cursor {there}")
 
 
 def rank(
@@ -140,6 +141,32 @@ def rank(
         showing.show_entries(place)
 
 
+def percentile(
+    board: BoardId,
+    player: Player,
+    approximate: Annotated[bool, typer.Option("--approximate", help="An estimate, with how far it may be off.")] = False,
+    generation: Generation = None,
+    at_least: AtLeast = None,
+    region: InRegion = None,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = DATA_DIR,
+    as_json: Json = False,
+) -> None:
+    """Show what share of the players a player's rank is at or better than."""
+    from laurel.models import show_value
+
+    with client_for(url, token, data_dir, READER) as client:
+        check_region(client, region)
+        place = client.percentile(board, player, approximate=approximate, generation=generation, at_least=at_least, region=region)
+    if as_json:
+        showing.print_json(showing.dump(place))
+        return
+    showing.show_entries(place)
+    if place.percentile is not None:
+        print(f"percentile: {'' if place.exact else 'about '}{show_value(place.percentile)} % of the players have this rank or a worse one")
+
+
 def nearby(
     board: BoardId,
     player: Player,
@@ -158,8 +185,11 @@ def nearby(
         place = client.nearby(board, player, window, generation=generation, at_least=at_least, region=region)
     if as_json:
         showing.print_json(showing.dump(place))
-    else:
-        showing.show_entries(place, mark=player)
+        return
+    showing.show_entries(place, mark=player)
+    for word, there in (("below", place.next), ("above", place.previous)):
+        if there:
+            print(f"further {word}: laurel top {board} --cursor {there}")
 
 
 def status(region: InRegion = None, url: Url = None, token: Token = None, data_dir: DataDir = DATA_DIR, as_json: Json = False) -> None:
@@ -340,7 +370,7 @@ def failover(
     else:
         table = showing.table("shard", "owner", "epoch", "ms", "moved along")
         for move in moved:
-            showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), _named(move.get("boards") or ()))
+            showing.add_row(table, *(move.get(key) for key in ("shard", "owner", "epoch", "duration_ms")), named(move.get("boards") or ()))
         showing.show(table)
     if failed:
         stayed = "; ".join(f"{part.get('shard')}: {part.get('detail')}" for part in failed)
@@ -349,9 +379,9 @@ def failover(
         raise CommandError("nothing was moved: see `laurel status` for who owns what")
 
 
-def _named(boards: Sequence[str], most: int = 8) -> str:
-    """The boards for people: a pool may hold thousands."""
-    return ", ".join(boards[:most]) + (f" and {len(boards) - most} more" if len(boards) > most else "")
+def named(names: Sequence[str], most: int = 8) -> str:
+    """Names of boards or players for people: a pool may hold thousands."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> str:
@@ -364,7 +394,7 @@ def _plan(client: "LaurelClient", what: str | None, from_region: str | None) -> 
     else:
         shards = next((_shards_of(board) for board in boards if board.board == what and board.shard), [what])
     carried = {shard: [board.board for board in boards if shard in _shards_of(board)] for shard in shards}
-    return "; ".join(f"{shard} with {_named(names) or 'no boards'}" for shard, names in carried.items())
+    return "; ".join(f"{shard} with {named(names) or 'no boards'}" for shard, names in carried.items())
 
 
 def _shards_of(board: "Board") -> list[str]:
@@ -377,5 +407,6 @@ def add_client_commands(app: typer.Typer) -> None:
     app.command(context_settings={"ignore_unknown_options": True})(submit)  # so that -3 is a value
     app.command()(top)
     app.command()(rank)
+    app.command()(percentile)
     app.command()(nearby)
     app.command()(failover)

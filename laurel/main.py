@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 130 interrupted. Ser
 the entry point group `laurel.commands` and are loaded only when one of them is called.
 """
 
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
@@ -21,6 +22,7 @@ from laurel.board_commands import add_board_commands  # noqa: E402  # it needs t
 from laurel.commands import CommandError, add_client_commands  # noqa: E402
 from laurel.friends_command import add_friends_command  # noqa: E402
 from laurel.orphan_commands import add_orphan_commands  # noqa: E402
+from laurel.ranks_command import add_ranks_command  # noqa: E402
 
 ENTRY_POINT_GROUP = "laurel.commands"
 
@@ -95,9 +97,10 @@ def _told(exc: Exception) -> tuple[str, int]:
 def _advice(exc: Any) -> str:
     from laurel import errors
 
-    if exc.field or exc.allowed:
-        where = f" at {exc.field}" if exc.field else ""
-        return f"{where}: allowed is {exc.allowed}" if exc.allowed else f" (mend {exc.field})"
+    if isinstance(exc, errors.GenerationGone) and exc.newest:
+        return f"; start again with --generation {exc.newest}"
+    if mend := _mend(exc):
+        return mend
     if isinstance(exc, errors.Unauthorized):
         return "; give a good token with --token or LAUREL_TOKEN, such as one of `laurel token issue`"
     if isinstance(exc, errors.Forbidden):
@@ -105,10 +108,21 @@ def _advice(exc: Any) -> str:
     if isinstance(exc, errors.UnknownBoard):
         return "; see `laurel board list`"
     if isinstance(exc, errors.GenerationGone):
-        return f"; start again with --generation {exc.newest}" if exc.newest else "; start again without --generation"
+        return "; start again without --generation"
     if isinstance(exc, errors.Unavailable):
         return "; try again, or see `laurel status`"
     return ""
+
+
+def _mend(exc: Any) -> str:
+    """Field and what is allowed, as far as the detail does not say them itself."""
+    from laurel.errors import Refused
+
+    said = exc.detail.casefold()
+    field = "" if exc.field is None or re.search(rf"(?<!\w){re.escape(exc.field.casefold())}(?!\w)", said) else exc.field
+    if exc.allowed and exc.allowed.casefold() not in said:
+        return f"; allowed for {field} is {exc.allowed}" if field else f"; allowed is {exc.allowed}"
+    return f"; mend {field}" if field and isinstance(exc, Refused) else ""
 
 
 def _sentence(text: str) -> str:
@@ -171,6 +185,7 @@ add_client_commands(app)
 add_board_commands(app)
 add_orphan_commands(app)
 add_friends_command(app)
+add_ranks_command(app)
 
 
 def main() -> None:

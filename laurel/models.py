@@ -42,6 +42,8 @@ def show_value(value: int | Decimal) -> str:
 
 
 Value = Annotated[int | Decimal, PlainValidator(read_value), PlainSerializer(show_value, return_type=str, when_used="json")]
+#: A percentage of four fraction digits at most: JSON has it as a number, and a float shows all of them.
+Share = Annotated[int | Decimal, PlainValidator(read_value), PlainSerializer(float, return_type=float, when_used="json")]
 
 
 def write_number(number: Number, name: str) -> int | str:
@@ -242,7 +244,7 @@ class PlayerPlace(Envelope):
     mode: str | None = None
     error_bound: int | None = None
     #: Of the players, what share the player's rank is at or better than, in percent.
-    percentile: Value | None = None
+    percentile: Share | None = None
 
     @property
     def entry(self) -> Entry:

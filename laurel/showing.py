@@ -71,7 +71,9 @@ def show_entries(answer: "Envelope", *, mark: str | None = None) -> None:
         bound = getattr(answer, "error_bound", None)
         print("approximate: " + ("its error is not known" if bound is None else f"places may be off by {bound} either way"))
     age = "" if answer.age_ms is None else f", {answer.age_ms} ms old"
-    print(f"{answer.board}: generation {answer.generation} of {answer.total} players, from {answer.region or 'a region'}{age}")
+    print(
+        f"{answer.board}: generation {answer.pin or answer.generation} of {answer.total} players, from {answer.region or 'a region'}{age}"
+    )
 
 
 def shards_of(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

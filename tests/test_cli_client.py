@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from laurel import LaurelClient, board_commands, commands, main
+from regions import boards_api
 
 BOARD = "arena-clash:solo:S7:global"
 AT = "2026-11-30T10:05:00.000Z"
@@ -134,6 +135,97 @@ def test_rank_and_nearby(shell: Shell) -> None:
     told = json.loads(shell.run("nearby", BOARD, "p-dev", "--window", "1", "--at-least", "7-1042", "--json").stdout)
     assert told["player_id"] == "p-dev"
     assert dict(shell.sent[-1].url.params) == {"view": "nearby", "window": "1", "at_least": "7-1042"}
+
+
+PIN = "s17@61ba7a20330e"
+
+
+def test_top_and_nearby_say_how_to_go_on_in_the_same_generation(shell: Shell) -> None:
+    shell.answer = lambda request: envelope(entry(4, "p-dev", "9700"), next="c5", previous="c3", pin=PIN)
+    shown = shell.run("top", BOARD, "--cursor", "c4", "--generation", PIN).stdout.splitlines()
+    assert shown[-2:] == ["next page: --cursor c5", "previous page: --cursor c3"]
+    assert shown[-3].startswith(f"{BOARD}: generation {PIN} of 5 players")
+    assert shell.sent[-1].url.params["generation"] == PIN
+    shown = shell.run("nearby", BOARD, "p-dev").stdout.splitlines()
+    assert shown[-2:] == [f"further below: laurel top {BOARD} --cursor c5", f"further above: laurel top {BOARD} --cursor c3"]
+    shell.answer = lambda request: envelope(entry(1, "p-dev", "9700"), previous=None)
+    assert "--cursor" not in shell.run("top", BOARD).stdout + shell.run("nearby", BOARD, "p-dev").stdout
+
+
+def test_percentile_says_which_share_and_whether_it_is_an_estimate(shell: Shell) -> None:
+    body = b'{"board": "a:b:c:d", "generation": "s17", "percentile": 75.0, "entries": [], "exact": true}'
+    shell.answer = lambda request: httpx.Response(200, content=body)
+    run = shell.run("percentile", BOARD, "p-dev", "--region", "us-east", "--generation", PIN)
+    assert run.stdout.splitlines()[-1] == "percentile: 75.0 % of the players have this rank or a worse one"
+    assert shell.sent[-1].url.host == "us"
+    assert dict(shell.sent[-1].url.params) == {"view": "percentile", "generation": PIN}
+    told = shell.run("percentile", BOARD, "p-dev", "--at-least", "eu-west/1:7-1042", "--json").stdout
+    assert '"percentile": 75.0}' in told
+    assert shell.sent[-1].url.params["at_least"] == "eu-west/1:7-1042"
+    shell.answer = lambda request: envelope(entry(40, "p-dev", "1"), percentile=12.5, exact=False, mode="approximate", error_bound=3)
+    shown = shell.run("percentile", BOARD, "p-dev", "--approximate").stdout
+    assert "places may be off by 3 either way" in shown
+    assert "percentile: about 12.5 %" in shown
+    assert shell.sent[-1].url.params["mode"] == "approximate"
+    assert shell.tokens() == ["Bearer reader-token"] * 3
+
+
+def test_ranks_of_many_are_asked_in_one_call(shell: Shell) -> None:
+    shell.answer = lambda request: envelope(entry(4, "p-dev", "9700"), among="listed", absent=["p-1", "p-2"])
+    run = shell.run("ranks", BOARD, "p-dev", "p-1", "p-2", "--among", "listed", "--at-least", "7-1042", "--region", "us-east")
+    assert run.exit_code == 0, run.output
+    assert json.loads(shell.sent[0].content) == {"players": ["p-dev", "p-1", "p-2"], "among": "listed"}
+    assert (shell.sent[0].url.host, dict(shell.sent[0].url.params)) == ("us", {"at_least": "7-1042"})
+    assert "p-dev" in run.stdout
+    assert run.stdout.splitlines()[-2:] == ["places are among the listed players only", "without a row: p-1, p-2"]
+    told = json.loads(shell.run("ranks", BOARD, "p-dev", "--generation", PIN, "--json").stdout)
+    assert told["absent"] == ["p-1", "p-2"]
+    assert (json.loads(shell.sent[1].content)["among"], shell.sent[1].url.params["generation"]) == ("board", PIN)
+    assert shell.tokens() == ["Bearer reader-token"] * 2
+
+
+@pytest.mark.parametrize("way", [["-"], ["--file", "-"], ["--file", "FILE"]])
+def test_ranks_reads_ids_line_by_line(shell: Shell, tmp_path: Path, way: list[str]) -> None:
+    text = "\ufeffp one\r\n\n-\n p-\u2028x \n"
+    (tmp_path / "ids").write_bytes(text.encode())
+    shell.answer = lambda request: envelope()
+    run = shell.run("ranks", BOARD, *(word.replace("FILE", str(tmp_path / "ids")) for word in way), stdin=text)
+    assert run.exit_code == 0, run.output
+    assert json.loads(shell.sent[0].content)["players"] == ["p one", "-", "p-\u2028x"]
+
+
+def test_ranks_takes_a_thousand_ids_and_no_more(shell: Shell) -> None:
+    shell.answer = lambda request: envelope()
+    ids = [f"p-{n}" for n in range(1001)]
+    assert shell.run("ranks", BOARD, "-", stdin="\n".join(ids[:1000])).exit_code == 0
+    assert json.loads(shell.sent.pop().content)["players"] == ids[:1000]
+    assert failed(shell.run("ranks", BOARD, "-", stdin="\n".join(ids)), 2).startswith("1001 player ids are more than the 1000")
+    assert shell.sent == []
+
+
+def test_ranks_says_what_is_wrong_with_its_ids_and_asks_nothing(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"p-1\n\xe9va\n")
+    (tmp_path / "blank").write_bytes(b"\n \n")
+    for words, said in (
+        ([], "say whose places"),
+        (["p-1", "--file", str(tmp_path / "blank")], "say whose places"),
+        (["p-1", "-"], "- stands alone"),
+        (["--file", str(tmp_path / "latin")], "latin line 2 is not UTF-8"),
+        (["--file", str(tmp_path / "blank")], "blank holds no player id"),
+        (["--file", str(tmp_path / "none")], "none cannot be read"),
+        (["--file", str(tmp_path)], "cannot be read"),
+        (["-"], "standard input holds no player id"),
+        (["p-1", "--among", "friends"], "neither board nor listed"),
+    ):
+        assert said in failed(shell.run("ranks", BOARD, *words, stdin=""), 2).replace("Say", "say").replace("Standard", "standard")
+    assert shell.sent == []
+
+
+def test_ranks_refused_by_the_region_is_exit_1(shell: Shell) -> None:
+    shell.answer = problem(422, "bad_id", detail="players[1] must be short", field="players[1]", allowed="1 to 128 bytes")
+    run = shell.run("ranks", BOARD, "a", "b", "--json")
+    assert failed(run, 1) == "players[1] must be short; allowed is 1 to 128 bytes."
+    assert run.stdout == ""
 
 
 def test_player_without_a_row_is_exit_1(shell: Shell) -> None:
@@ -407,7 +499,7 @@ def test_reshard_shows_its_way_and_ends_when_it_has_switched(shell: Shell) -> No
     shell.answer = Move(COPYING, COPYING, {**COPYING, "phase": "closing"}, THERE)
     run = shell.run("board", "reshard", BOARD, "--shards", "2")
     assert run.exit_code == 0, run.output
-    assert run.stderr.splitlines() == ["copying: 7 rows are copied, 3 entries behind", "closing: 7 rows are copied, 3 entries behind"]
+    assert run.stderr.splitlines() == ["copying: 7 rows are copied, 3 entries behind", "closing: writes are held until it has switched"]
     assert run.stdout == f"{BOARD} lives on eu-west/1, eu-west/2 (layout 2)\n"
     assert json.loads(shell.sent[0].content) == {"shards": 2}
     shell.answer = Move(COPYING, THERE)
@@ -453,13 +545,88 @@ def test_move_is_seen_and_given_up(shell: Shell) -> None:
     run = shell.run("board", "reshard", BOARD, "--status")
     assert run.stdout.splitlines()[1] == "on its way to eu-west/1, eu-west/2 (layout 2); copying: 7 rows are copied, 3 entries behind"
     shell.answer = Move({**COPYING, "why": "eu-west/2 does not answer", "alarm": ""})
-    assert shell.run("board", "reshard", BOARD, "--status").stdout.rstrip().endswith("3 entries behind; eu-west/2 does not answer")
+    assert shell.run("board", "reshard", BOARD, "--status").stdout.endswith("3 entries behind; last trouble: eu-west/2 does not answer\n")
     shell.sent.pop()
-    shell.answer = Move(STAYED)
-    assert shell.run("board", "reshard", BOARD, "--abort").stdout == f"{BOARD} stays on eu-west/0 (layout 1)\n"
+    shell.answer = Move({**STAYED, "moving": True, "giving_up": True})
+    assert shell.run("board", "reshard", BOARD, "--abort").stdout.splitlines() == [
+        f"{BOARD} stays on eu-west/0 (layout 1)",
+        f"its move is being given up; see it with `laurel board reshard {BOARD} --status`",
+    ]
     assert [r.method for r in shell.sent] == ["GET", "DELETE"]
     for words in ([], ["--shards", "2", "--status"], ["--status", "--abort"], ["--shards", "3", "--to", "eu-west/1,eu-west/2"]):
         failed(shell.run("board", "reshard", BOARD, *words), 2)
+
+
+def test_abort_of_nothing_says_so(shell: Shell) -> None:
+    shell.answer = Move({**STAYED, "giving_up": False})
+    run = shell.run("board", "reshard", BOARD, "--abort")
+    assert run.stdout.splitlines() == [f"{BOARD} stays on eu-west/0 (layout 1)", "nothing was on its way"]
+
+
+SLICES: list[dict[str, Any]] = [
+    {"shard": "eu-west/1", "copied_rows": 7, "lag": 3, "trouble": ""},
+    {"shard": "eu-west/2", "copied_rows": None, "lag": None, "trouble": "no answer"},
+]
+HELD = "writes are held until it has switched"
+GOING = "on its way to eu-west/1, eu-west/2 (layout 2)"
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"phase": "none", "slices": []}, f"{GOING}; beginning: the order is in the journal"),
+        ({"phase": "given up", "slices": SLICES}, f"{GOING}; beginning: the order is in the journal"),
+        ({"phase": "beginning"}, f"{GOING}; beginning: its shards are asked whether they take writes"),
+        ({"phase": "copying", "slices": SLICES}, f"{GOING}; copying: 7 rows are copied, how far behind is not known yet"),
+        (
+            {"phase": "copying", "slices": [{**SLICES[0], "trouble": "eu-west/0 does not answer"}], "why": "older"},
+            f"{GOING}; copying: 7 rows are copied, 3 entries behind; eu-west/1: eu-west/0 does not answer",
+        ),
+        ({"phase": "closing"}, f"{GOING}; closing: {HELD}"),
+        ({"phase": "replaying"}, f"{GOING}; replaying: the last entries are carried over, {HELD}"),
+        ({"phase": "switching"}, f"{GOING}; switching: all is carried over, {HELD}"),
+        ({"phase": "opening again"}, f"{GOING}; opening again: it could not switch in time, writes go on where it lives"),
+        (
+            {"phase": "giving up", "alarm": "7 rows, 6 rows", "why": "older"},
+            f"it was {GOING}; giving up: what was copied is being removed; alarm: 7 rows, 6 rows",
+        ),
+        ({"phase": "opening"}, f"{GOING}; opening: it has switched, and its new shards begin to take writes"),
+        ({"phase": "weighing"}, f"{GOING}; weighing: 7 rows are copied, 3 entries behind"),
+    ],
+)
+def test_status_of_a_move_says_what_its_stage_means(shell: Shell, stage: dict[str, Any], said: str) -> None:
+    shell.answer = Move({**COPYING, **stage})
+    run = shell.run("board", "reshard", BOARD, "--status")
+    assert run.stdout.splitlines() == [f"{BOARD} lives on eu-west/0 (layout 1)", said]
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ({**STAYED, "phase": "none"}, []),
+        ({**THERE, "phase": "there", "slices": SLICES, "why": "older"}, []),
+        ({**THERE, "phase": "opening"}, ["opening: it has switched, and its new shards begin to take writes"]),
+        ({**THERE, "phase": "removing"}, ["removing: it has switched, and what is left on its former shards is being removed"]),
+        (
+            {**STAYED, "phase": "given up", "slices": SLICES, "why": "older", "alarm": ""},
+            ["it was to go to eu-west/1, eu-west/2, which was given up"],
+        ),
+        (
+            {**STAYED, "phase": "given up", "slices": SLICES, "alarm": "7 rows, 6 rows"},
+            ["it was to go to eu-west/1, eu-west/2, which was given up; alarm: 7 rows, 6 rows"],
+        ),
+    ],
+)
+def test_status_of_a_board_at_rest_says_how_its_last_move_ended(shell: Shell, ended: dict[str, Any], said: list[str]) -> None:
+    shell.answer = Move(ended)
+    lives = "eu-west/0 (layout 1)" if ended["layout"] == OLD else "eu-west/1, eu-west/2 (layout 2)"
+    assert shell.run("board", "reshard", BOARD, "--status").stdout.splitlines() == [f"{BOARD} lives on {lives}", *said]
+
+
+def test_move_given_up_by_an_alarm_ends_the_command_with_it(shell: Shell) -> None:
+    shell.answer = Move(COPYING, {**STAYED, "phase": "given up", "slices": SLICES, "alarm": "7 rows, 6 rows"})
+    sentence = failed(shell.run("board", "reshard", BOARD, "--shards", "2", "--json"), 1)
+    assert sentence.startswith(f"The move of {BOARD} was given up, alarm: 7 rows, 6 rows, and it stays on eu-west/0")
 
 
 def test_second_column_is_submitted_and_shown(shell: Shell) -> None:
@@ -496,7 +663,58 @@ def test_board_create_list_and_show(shell: Shell) -> None:
 def test_refusal_names_the_field_and_what_is_allowed(shell: Shell) -> None:
     shell.answer = problem(422, "bad_rule", field="ties", allowed="achieved_at, submitted_at or player_id")
     sentence = failed(shell.run("board", "create", BOARD, "--policy", "latest", "--ties", "luck"), 1)
-    assert sentence == "Refused as bad_rule at ties: allowed is achieved_at, submitted_at or player_id."
+    assert sentence == "Refused as bad_rule; allowed for ties is achieved_at, submitted_at or player_id."
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"detail": "home is missing; it must be one of eu-west, us-east", "field": "home", "allowed": "eu-west, us-east"},
+            "Home is missing; it must be one of eu-west, us-east.",
+        ),
+        (
+            {"detail": "no shard is at home in mars; homes are eu-west, us-east", "field": "home", "allowed": "eu-west, us-east"},
+            "No shard is at home in mars; homes are eu-west, us-east.",
+        ),
+        ({"detail": "shards must be 1 to 4.", "field": "shards", "allowed": "1 to 4"}, "Shards must be 1 to 4."),
+        (
+            {"detail": "limit is not in its range", "field": "limit", "allowed": "a whole number from 1 to 5"},
+            "Limit is not in its range; allowed is a whole number from 1 to 5.",
+        ),
+        ({"detail": "limits are tight", "field": "limit", "allowed": "1 to 5"}, "Limits are tight; allowed for limit is 1 to 5."),
+        ({"detail": "it is too long", "field": "board", "allowed": None}, "It is too long; mend board."),
+        ({"detail": "board is too long", "field": "board", "allowed": None}, "Board is too long."),
+        ({"detail": "this path takes no POST", "field": None, "allowed": "GET"}, "This path takes no POST; allowed is GET."),
+    ],
+)
+def test_refusal_says_nothing_twice(shell: Shell, fields: dict[str, Any], said: str) -> None:
+    shell.answer = problem(422, "bad_rule", **fields)
+    assert failed(shell.run("board", "create", BOARD, "--policy", "latest"), 1) == said
+
+
+def test_advice_stays_where_a_problem_names_a_field(shell: Shell) -> None:
+    gone = {"detail": "s3 is gone", "field": "generation", "allowed": "s17, the newest, or a later one", "newest": 17}
+    shell.answer = problem(410, "generation_gone", **gone)
+    assert failed(shell.run("top", BOARD, "--generation", "s3"), 1) == "s3 is gone; start again with --generation s17."
+    shell.answer = problem(503, "not_visible_yet", definite=True, detail="it is not published yet", field="at_least")
+    assert failed(shell.run("top", BOARD, "--at-least", "7-9"), 1).endswith("; try again, or see `laurel status`.")
+
+
+def test_board_create_takes_every_rule_that_the_service_takes(shell: Shell) -> None:
+    one = {"board": BOARD, "policy": "fastest_time"}
+    shell.answer = lambda request: httpx.Response(201, json=one)
+    rules = {
+        "policy": "fastest_time", "direction": "lower", "ties": "player_id", "ranking": "dense", "decimals": 0, "max_value": "900000",
+        "max_age_ms": 60000, "visibility": "private", "publish_interval_ms": 500, "retention_ms": 240000, "home": "eu-west", "shards": 1,
+        "secondary": "lower",
+    }  # fmt: skip
+    words = [word for name, rule in rules.items() for word in (f"--{name.replace('_', '-')}", str(rule))]
+    run = shell.run("board", "create", BOARD, *words)
+    assert run.exit_code == 0, run.output
+    sent = json.loads(shell.sent[0].content)
+    assert sent == {**rules, "board": BOARD, "secondary": {"direction": "lower"}}
+    assert set(sent) == set(boards_api._BOARD_FIELDS)
 
 
 # Where to, and with which token
@@ -618,7 +836,7 @@ def test_help_lists_server_commands_and_loads_neither_the_server_nor_the_client(
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent, timeout=60)
     assert run.returncode == 0, run.stderr
-    for name in ("status", "submit", "failover", "up", "region", "token"):
+    for name in ("status", "submit", "percentile", "ranks", "failover", "up", "region", "token"):
         assert name in run.stdout
 
 
