@@ -208,7 +208,14 @@ class Edge:
     def known_board(self, board_id: str) -> BoardInfo:
         """Raises `InvalidInput` for what can be no id, `UnknownBoard` for what is none here, `NotServing` while that is not certain."""
         check_board_id(board_id)
-        board = self.backend.board(board_id)
+        return self._there(board_id, self.backend.board(board_id))
+
+    async def board_soon(self, board_id: str) -> BoardInfo:
+        """As `known_board`, but waits a second for a board that another region may just have made: whoever writes believes a 404."""
+        check_board_id(board_id)
+        return self._there(board_id, await self.backend.board_soon(board_id))
+
+    def _there(self, board_id: str, board: BoardInfo | None) -> BoardInfo:
         if board is None:
             self.check_boards_known()
             raise UnknownBoard(f"There is no board {board_id} here")

@@ -73,6 +73,13 @@ class Backend(Protocol):
         """The board as of the newest generation here. In memory, well below a microsecond."""
         ...
 
+    async def board_soon(self, board_id: str) -> BoardInfo | None:
+        """The board, also where another region made it a moment ago: waits for news of one that is not known here, for a second at most.
+
+        Raises `NotServing` where too many wait already.
+        """
+        ...
+
     def boards(self) -> list[BoardInfo]:
         """All boards known here."""
         ...

@@ -31,6 +31,9 @@ TOP_READY = 100
 STATUS_S = 0.3
 #: An authority that was not heard for so long is away, for the word that a refused write gets.
 AWAY_MS = 1000
+#: How long a write waits for news of a board that is not known here, in seconds, and how many may.
+NEW_BOARD_S = 1.0
+EXPECTING = 256
 #: Shards that one order moves at the same time.
 MOVES = 4
 
@@ -73,6 +76,8 @@ class GatewayBackend:
         self._serving = self._knows_boards = False
         self._news_at = 0.0
         self._news = asyncio.Event()
+        #: Requests that wait for a board which is not known here.
+        self._expecting = 0
         self._shard_status: dict[str, dict[str, Any]] = {}
         self._replica_status: dict[str, Any] = {}
         authorities = Authorities(spec.region, directory, handles, links, call_timeout_s=spec.ack_timeout_ms / 1000 + 2)
@@ -155,6 +160,23 @@ class GatewayBackend:
     def board(self, board_id: str) -> BoardInfo | None:
         """See the port."""
         return self._boards.get(board_id)
+
+    async def board_soon(self, board_id: str) -> BoardInfo | None:
+        """See the port."""
+        board = self._boards.get(board_id)
+        if board is not None or not self._knows_boards:
+            return board
+        if self._expecting >= EXPECTING:
+            raise NotServing(f"{self.region} does not know {board_id}, and too many requests wait for boards that it does not know")
+        self._expecting += 1
+        try:
+            deadline = time.monotonic() + NEW_BOARD_S
+            while board is None and (left := deadline - time.monotonic()) > 0:
+                await self._hear_news(left)
+                board = self._boards.get(board_id)
+        finally:
+            self._expecting -= 1
+        return board
 
     def boards(self) -> list[BoardInfo]:
         """See the port."""

@@ -245,7 +245,7 @@ async def submit(edge: Edge, request: Request, board_id: str) -> Reply:
     check_board_id(board_id)
     game = game_of(board_id)
     claims = edge.admitted(request, _WRITERS_OF_OURS if game == OWN_GAME else _WRITERS, game)
-    board = edge.known_board(board_id)
+    board = await edge.board_soon(board_id)
     include = read_query(request, ("include",)).get("include")
     if include not in (None, "rank"):
         raise ProblemError("bad_parameter", "include must be rank", field="include", allowed="rank")

@@ -80,6 +80,8 @@ class FakeBackend:
         self.clock_ms = START_MS
         self.offset = 1000
         self.kept: dict[str, FakeBoard] = {}
+        #: Boards that are there as soon as somebody waits for them.
+        self.coming: dict[str, FakeBoard] = {}
         #: Set to have the next submissions refused, or some of their results unknown.
         self.refusal: NoAuthority | None = None
         #: Event id -> code of the refusal, empty where there was no answer.
@@ -110,6 +112,11 @@ class FakeBackend:
         board = FakeBoard(board_id, make_rules(policy, **rules), shards)
         self.kept[board_id] = board
         return board
+
+    async def board_soon(self, board_id: str) -> BoardInfo | None:
+        if board_id not in self.kept and board_id in self.coming:
+            self.kept[board_id] = self.coming.pop(board_id)
+        return self.board(board_id)
 
     def board(self, board_id: str) -> BoardInfo | None:
         board = self.kept.get(board_id)

@@ -80,6 +80,15 @@ class Pool:
     def remove(self, number: int, board: str) -> Any:
         return self.operators[number % 3].remove_board(board)
 
+    def make_and_write_elsewhere(self, number: int, board: str) -> list[int]:
+        """Made through one region and written at once through the two others; their statuses."""
+        self.create(number, board)
+        regions = self.cluster.regions
+        event = {"player_id": "p", "delta": 1}
+        return [
+            self.cluster.post(regions[(number + step) % 3], board, {**event, "event_id": f"from-{step}"}).status_code for step in (1, 2)
+        ]
+
     def write(self, number: int, board: str, event_id: str = "e1", delta: int = 1) -> Any:
         """One event through one region; its result."""
         server: LaurelClient = self.servers[number % 3]
@@ -176,6 +185,15 @@ def test_boards_made_at_run_time_share_the_pooled_shards_and_are_listed_page_by_
         where = Counter(board.shard for board in boards)
         assert where.keys() == set(SHARDS[:2]), "a dedicated shard takes no board that does not name it"
         assert min(where.values()) > BOARDS * 0.4
+
+
+def test_a_board_takes_writes_through_every_region_from_the_moment_it_is_made(pool: Pool) -> None:
+    """A 404 of a region that has not heard of it yet would be final for whoever writes."""
+    ids = [f"{pool.game}:new{n:02}:S1:all" for n in range(30)]
+    for number, board in enumerate(ids):
+        assert pool.make_and_write_elsewhere(number, board) == [200, 200], board
+    pool.each(pool.remove, ids)
+    pool.known_everywhere(pool.ids)
 
 
 def test_each_of_many_boards_is_written_and_read_like_the_only_one(pool: Pool, say: Callable[[str], None]) -> None:
