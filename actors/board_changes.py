@@ -155,6 +155,15 @@ def create(
     return made
 
 
+def other_rules(board_id: str, there: BoardRules, wanted: BoardRules) -> BoardExists:
+    """The refusal of a board that is there with rules of which at least one differs; names them, and what they are."""
+    are = {name: getattr(there, name) for name in there.__struct_fields__ if getattr(there, name) != getattr(wanted, name)}
+    words = {name: "none" if value is None else str(value) for name, value in are.items()}
+    field = next(iter(words))
+    told = ", ".join(f"{name} is {word}" for name, word in words.items())
+    return BoardExists(f"board {board_id} exists with other rules: {told}", field=field, allowed=words[field])
+
+
 class Slice(NamedTuple):
     """A slice as its lead names it: what it is made from where it is not there yet."""
 

@@ -12,7 +12,7 @@ import msgspec
 from actors import auditing, board_changes, exporting, relocation_changes
 from actors.board_changes import Life, Slice
 from actors.exporting import Wanted
-from actors.messages import BoardExists, NoAuthority, Unanswered, to_wire
+from actors.messages import NoAuthority, Unanswered, to_wire
 from actors.relocation_changes import Looked
 from boards.model import BoardRules, Layout
 from journal.ports import JournalUnavailable
@@ -124,7 +124,7 @@ async def _create(actor: "ShardActor", order: dict[str, Any]) -> dict[str, Any]:
         decide = board_changes.create(board_id, rules, uuid.uuid4().hex[:12], asked_by, layout, dead=gone.incarnation)
         state, created = await actor.change(decide)
         if state.rules != rules:
-            raise BoardExists(f"board {board_id} exists with other rules") from None
+            raise board_changes.other_rules(board_id, state.rules, rules) from None
     return {"created": created, "number": state.number}
 
 

@@ -297,8 +297,8 @@ class ReplicaActor:
         if ask.incarnation not in ("", series.incarnation):
             newest = self._newest(ask.board_id).number
             detail = f"{ask.board_id} was made anew, or is about to be: s{wanted} of that life is not here; start again with s{newest}"
-            raise GenerationGone(detail, newest=newest)
-        generation = self._generation(series, wanted)
+            raise GenerationGone(detail, newest=newest, field="generation")
+        generation = self._generation(series, wanted, "cursor" if ask.generation is None else "generation")
         if generation is series.newest and ask.question == Top():
             return self._answer(series, generation, self._top(series, generation))
         return self._answer(series, generation, answer(series, generation, ask.question, self.spec.cursor_key))
@@ -358,14 +358,15 @@ class ReplicaActor:
             else f"<shard>:<epoch>-<offset> with a shard of {', '.join(shards)}",
         )
 
-    def _generation(self, series: BoardSeries, wanted: int | None) -> Generation:
+    def _generation(self, series: BoardSeries, wanted: int | None, field: str = "generation") -> Generation:
         series.expire(monotonic_ms())
         newest = self._newest(series.board_id)
         if wanted is None:
             return newest
         generation = series.generations.get(wanted)
         if generation is None:
-            raise GenerationGone(f"s{wanted} is no longer retained; start again with s{newest.number}", newest=newest.number)
+            detail = f"s{wanted} is no longer retained; start again with s{newest.number}"
+            raise GenerationGone(detail, newest=newest.number, field=field)
         return generation
 
     async def _wait_published(self, board_id: str, wanted: int, life: str, wait_ms: int) -> None:
@@ -380,7 +381,7 @@ class ReplicaActor:
             newest = self._newest(board_id).number
             if life not in ("", self._board(board_id).incarnation):
                 return  # the caller finds that it has to be refused
-            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest)
+            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest, field="generation")
 
     async def _wait_visible(self, board_id: str, shard: str, at_least: Position, wait_ms: int) -> None:
         def visible() -> bool:
@@ -389,9 +390,8 @@ class ReplicaActor:
 
         if not await self._wait_for(visible, wait_ms):
             newest = self._newest(board_id).number
-            raise NotVisibleYet(
-                f"no generation here includes {at_least.epoch}-{at_least.offset} of {shard} yet; the newest is s{newest}", newest=newest
-            )
+            detail = f"no generation here includes {at_least.epoch}-{at_least.offset} of {shard} yet; the newest is s{newest}"
+            raise NotVisibleYet(detail, newest=newest, field="at_least")
 
     async def _wait_for(self, holds: Callable[[], bool], wait_ms: int) -> bool:
         """Whether `holds` within the time; looked at after each entry that is folded."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from actors import auditing, board_changes
 from actors.board_changes import Change, Draft, Result
-from actors.messages import BoardExists, NoAuthority, SubmitResult, Unanswered, UnknownBoard
+from actors.messages import NoAuthority, SubmitResult, Unanswered, UnknownBoard
 from actors.ports import Limits
 from actors.waiting import CommitWaiters, Deposed
 from boards.model import BoardRules, Layout, Outcome, Submission
@@ -121,7 +121,7 @@ class Writer:
         state: BoardState
         state, created = await self.change(board_changes.create(board_id, rules, incarnation, subject, layout))
         if state.rules != rules:
-            raise BoardExists(f"board {board_id} exists with other rules")
+            raise board_changes.other_rules(board_id, state.rules, rules)
         return state, created
 
     async def change(self, decide: Callable[[Draft], Result], *, last: bool = False, committed: bool = False) -> Any:

@@ -45,7 +45,13 @@ class BoardOrders:
     ) -> tuple[BoardInfo, bool]:
         """See `regions.backend.Backend.create_board`. To be asked only where all boards are known: an id is placed once."""
         known = self._boards.get(board_id)
-        shards = self._placed(board_id, home, wish) if known is None else _as_it_is(known, home, wish)
+        try:
+            shards = self._placed(board_id, home, wish) if known is None else _as_it_is(known, home, wish)
+        except BoardExists:
+            if known is None or await self._is_there(board_id):
+                raise
+            await self._until_gone(known)
+            return await self.create(board_id, rules, home, wish, subject=subject)
         placing.check_spread(rules, len(shards))
         order = {
             "do": "create_board",
@@ -69,12 +75,7 @@ class BoardOrders:
         info = self._known(board_id)
         with suppress(UnknownBoard):  # then it is gone there, and here it soon will be
             await self._to_lead(board_id, {"do": "remove_board", "incarnation": info.incarnation, "asked_by": subject})
-
-        def gone() -> bool:
-            now = self._boards.get(board_id)
-            return now is None or now.incarnation != info.incarnation
-
-        await self._until(gone, f"{board_id} was removed, but this region still shows it")
+        await self._until_gone(info)
         return {"board": board_id, "incarnation": info.incarnation, "removed": True}
 
     async def relocate(self, board_id: str, wish: Wish, *, subject: str) -> dict[str, Any]:
@@ -130,7 +131,9 @@ class BoardOrders:
         if home is None and len(homes) == 1:
             home = homes[0]
         if home not in homes:
-            raise UnknownRegion(f"no shard is at home in {home}; homes are {', '.join(homes)}", field="home", allowed=", ".join(homes))
+            listed = ", ".join(homes)
+            wrong = "home is missing" if home is None else f"no shard is at home in {home}"
+            raise UnknownRegion(f"{wrong}; home must be one of {listed}", field="home", allowed=listed)
         return placing.by_hash(self._places, home, board_id, wish or 1)
 
     def _target(self, info: BoardInfo, wish: Wish) -> tuple[str, ...]:
@@ -164,6 +167,23 @@ class BoardOrders:
                 if error.code not in OF_THE_BOARD or time.monotonic() > deadline:
                     raise
                 await self._news(_LOOK_S)
+
+    async def _is_there(self, board_id: str) -> bool:
+        """Whether the shard that led it still does: another region may just have had it removed. True where it does not say."""
+        try:
+            await self._to_lead(board_id, {"do": "relocation"})
+        except UnknownBoard:
+            return False
+        except NoAuthority:
+            pass
+        return True
+
+    async def _until_gone(self, info: BoardInfo) -> None:
+        def gone() -> bool:
+            now = self._boards.get(info.board_id)
+            return now is None or now.incarnation != info.incarnation
+
+        await self._until(gone, f"{info.board_id} was removed, but this region still shows it")
 
     async def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + HOLD_S

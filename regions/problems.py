@@ -96,7 +96,7 @@ _ROWS = (
     Problem("unavailable", 503, "The service cannot answer now", retry_after_ms=1000),
     Problem("not_serving", 503, "This region is still reading its journal", retry_after_ms=500),
     Problem("not_ready", 503, "This region is not ready", retry_after_ms=1000),
-    Problem("not_visible_yet", 503, "No generation includes this position yet", retry_after_ms=500),
+    Problem("not_visible_yet", 503, "There is no such generation here yet", retry_after_ms=500),
 )
 
 #: Every code that this service says. A code is never given another meaning.

@@ -46,6 +46,8 @@ async def player(edge: Edge, request: Request, board_id: str, player_id: str) ->
     query = read_query(request, ("view", "window", "mode", *_PINS))
     view = query.get("view", "rank")
     window = read_whole(query, "window", WINDOW_DEFAULT, 0, WINDOW_MAX)
+    if "window" in query and view in ("rank", "percentile"):
+        raise ProblemError("bad_parameter", f"The view {view} has no neighbours", field="window", allowed="only with the view nearby")
     mode = _mode(query, view)
     if view == "rank":
         question: Question = Rank(player_id, mode)

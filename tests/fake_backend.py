@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from actors.board_changes import other_rules
 from actors.messages import (
     Answer,
     Ask,
     BadCursor,
-    BoardExists,
     BoardInfo,
     Busy,
     GenerationGone,
@@ -261,7 +261,7 @@ class FakeBackend:
             raise Unanswered("no such region", code="unknown_region", field="home", allowed="one of eu-west, us-east, ap-south")
         there = self.kept.get(board_id)
         if there is not None and there.rules != rules:
-            raise BoardExists("a board of this id exists with other rules")
+            raise other_rules(board_id, there.rules, rules)
         if there is None:
             names = shards if isinstance(shards, tuple) else tuple(f"eu-west/{n}" for n in range(shards or 1))
             self.kept[board_id] = FakeBoard(board_id, rules, names)

@@ -181,6 +181,8 @@ def test_player_views_share_the_envelope(world: World) -> None:
     rank = world.get(f"/v1/boards/{SOLO}/players/p-2").json()
     assert [(entry["rank"], entry["value"]) for entry in rank["entries"]] == [(3, "9600")]
     nearby = world.get(f"/v1/boards/{SOLO}/players/p-2?view=nearby&window=1").json()
+    for view in ("", "view=rank&", "view=percentile&"):
+        problem(world.get(f"/v1/boards/{SOLO}/players/p-2?{view}window=1"), 422, "bad_parameter", "window")
     assert (nearby["player_id"], [entry["player_id"] for entry in nearby["entries"]]) == ("p-2", ["p-1", "p-2", "p-3"])
     assert {"board", "generation", "epoch", "published_at", "boundaries", "total", "entries"} <= set(rank) & set(nearby)
     problem(world.get(f"/v1/boards/{SOLO}/players/nobody"), 404, "not_ranked")
@@ -565,7 +567,10 @@ def test_a_board_is_created_once_and_refused_with_other_rules(world: World) -> N
     again = world.post("/v1/admin/boards", json=wanted, headers=OPERATOR)
     assert (first.status_code, again.status_code, first.json()) == (201, 200, again.json())
     assert (first.json()["direction"], first.json()["ties"], first.json()["max_value"]) == ("lower", "submitted_at", "90000")
-    problem(world.post("/v1/admin/boards", json={**wanted, "ties": "player_id"}, headers=OPERATOR), 409, "board_exists")
+    other = {**wanted, "ties": "player_id", "visibility": "private"}
+    told = problem(world.post("/v1/admin/boards", json=other, headers=OPERATOR), 409, "board_exists", "ties")
+    assert told["allowed"] == "submitted_at"
+    assert "ties is submitted_at, visibility is public" in told["detail"]
 
 
 @pytest.mark.parametrize(

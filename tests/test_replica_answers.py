@@ -203,6 +203,7 @@ def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_the
         with pytest.raises(GenerationGone) as gone:
             await region.ask(generation=1)
         assert (gone.value.code, gone.value.newest, gone.value.definite) == ("generation_gone", 2, True)
+        assert gone.value.fields["field"] == "generation"
         region.clock_ms += 100 * RETENTION_MS
         assert (await region.ask()).generation == (await region.ask(generation=2)).generation == 2
 

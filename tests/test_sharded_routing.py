@@ -609,7 +609,34 @@ def test_board_that_exists_elsewhere_is_not_made_twice(wanted: dict[str, Any], f
     with pytest.raises(BoardExists) as caught:
         actors.create(**wanted)
     assert caught.value.fields["field"] == field
-    assert actors.orders == []
+    order = {"do": "relocation", "board": BOARD}
+    assert actors.orders == [(FOUR[0], order)], "asked whether it is still there"
+
+
+def test_board_that_was_removed_elsewhere_a_moment_ago_is_made_where_it_is_wanted(short_hold: None) -> None:
+    """This region still shows it; the shard that led it knows that it is gone."""
+    actors = Actors()
+    actors.know(board(*FOUR))
+
+    def gone(shard: str, order: dict[str, Any]) -> dict[str, Any]:
+        if not actors.late:
+            actors.gateway._boards.pop(BOARD)
+        raise UnknownBoard("it is gone")
+
+    actors.answers["relocation"] = gone
+    info, created = actors.create(shards=2)
+    assert (created, info.incarnation, len(info.layout_in_effect.shards)) == (True, "new", 2)
+    actors.know(board(*FOUR))
+    actors.late = True
+    with pytest.raises(NotServing):
+        actors.create(shards=2)
+
+
+def test_a_home_that_is_missing_or_none_is_told_with_those_there_are() -> None:
+    for home, said in ((None, "home is missing"), ("mars", "no shard is at home in mars")):
+        with pytest.raises(Unanswered, match=f"{said}; home must be one of eu-west, us-east") as caught:
+            Actors().create(home=home)
+        assert (caught.value.code, caught.value.fields["field"]) == ("unknown_region", "home")
 
 
 def test_nothing_is_created_before_all_boards_are_known() -> None:
