@@ -217,8 +217,8 @@ class Story:
         reply: SubmitReply = self._patiently(lambda: self._cluster.sender.submit(board, events, region=region))
         for ack, result in zip(acks, reply.results, strict=True):
             saved, came = (ack.result.value, ack.result.version), (result.value, result.version)
-            # What was recorded before the board's move has its place in another journal now.
-            at_home = ack.board != ALL_TIME or (ack.result.at_least is not None and not ack.result.duplicate)
+            # What was recorded before the move of the board, when it had one shard and so a generation to name, has another place now.
+            at_home = ack.board != ALL_TIME or (ack.result.visible_by is None and not ack.result.duplicate)
             if not result.duplicate or came != saved or (at_home and result.position != ack.result.position):
                 said = f"{result.outcome} {came} at {result.position}"
                 raise OffTrackError(f"{ack.sent.event_id}, sent again through {region}, came back as {said}; saved was {ack.result}")
