@@ -196,4 +196,4 @@ async def _move_slice(actor: "ShardActor", order: dict[str, Any]) -> dict[str, A
 def _refuse_local(actor: "ShardActor") -> None:
     if actor.mode == "local":
         detail = f"{actor.spec.shard} acknowledges by itself, and what it loses is salvaged by shard: its boards stay where they are"
-        raise Unanswered(detail, code="relocation_refused")
+        raise Unanswered(detail, code="relocation_refused", field="shards", allowed="those where it is")

@@ -26,8 +26,11 @@ def begin(board_id: str, shards: tuple[str, ...], subject: str, *, shard: str) -
         if target is not None:
             if target.shards == shards and not state.aborting:
                 return Result(target, so_far(draft))
-            what = "is on its way back from" if state.aborting else "is on its way to"
-            raise Unanswered(f"{board_id} {what} {', '.join(target.shards)}; wait for that, or give it up", code="relocation_refused")
+            there = ", ".join(target.shards)
+            if state.aborting:
+                raise Unanswered(f"{board_id} is on its way back from {there}; wait for that", code="relocation_refused")
+            detail = f"{board_id} is on its way to {there}; wait for that, or give it up"
+            raise Unanswered(detail, code="relocation_refused", field="shards", allowed=there)
         if not shards or len(set(shards)) != len(shards) or "" in shards:
             raise Unanswered("a board lives on one shard or several, each named once", code="invalid", field="shards", allowed="names")
         if shards == (state.layout.shards if state.layout is not None else (shard,)):

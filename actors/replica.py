@@ -286,19 +286,19 @@ class ReplicaActor:
     async def ask(self, ask: Ask) -> Answer:
         """Answer one question from one generation. Raises the errors of `actors.messages`."""
         series = self._board(ask.board_id)
-        wanted = self._pinned(series, ask)
+        wanted, named_by = self._pinned(series, ask), "cursor" if ask.generation is None else "generation"
         if ask.at_least is not None:
             shard = self._shard_of(series, ask.at_shard)
             await self._wait_visible(ask.board_id, shard, ask.at_least, ask.wait_ms)
         if wanted is not None:
-            await self._wait_published(ask.board_id, wanted, ask.incarnation, ask.wait_ms)
+            await self._wait_published(ask.board_id, wanted, ask.incarnation, ask.wait_ms, named_by)
         # Looked up again: while it waited, the board may have been folded anew.
         series = self._board(ask.board_id)
         if ask.incarnation not in ("", series.incarnation):
             newest = self._newest(ask.board_id).number
             detail = f"{ask.board_id} was made anew, or is about to be: s{wanted} of that life is not here; start again with s{newest}"
-            raise GenerationGone(detail, newest=newest, field="generation")
-        generation = self._generation(series, wanted, "cursor" if ask.generation is None else "generation")
+            raise generation_gone(detail, newest, "generation")
+        generation = self._generation(series, wanted, named_by)
         if generation is series.newest and ask.question == Top():
             return self._answer(series, generation, self._top(series, generation))
         return self._answer(series, generation, answer(series, generation, ask.question, self.spec.cursor_key))
@@ -366,11 +366,11 @@ class ReplicaActor:
         generation = series.generations.get(wanted)
         if generation is None:
             detail = f"s{wanted} is no longer retained; start again with s{newest.number}"
-            raise GenerationGone(detail, newest=newest.number, field=field)
+            raise generation_gone(detail, newest.number, field)
         return generation
 
-    async def _wait_published(self, board_id: str, wanted: int, life: str, wait_ms: int) -> None:
-        """`life`: of this incarnation; empty: of any. Another one may be over, or not here yet."""
+    async def _wait_published(self, board_id: str, wanted: int, life: str, wait_ms: int, field: str) -> None:
+        """`life`: of this incarnation; empty: of any. Another one may be over, or not here yet. `field`: where `wanted` was named."""
 
         def published() -> bool:
             series = self.fold.boards.get(board_id)
@@ -381,7 +381,7 @@ class ReplicaActor:
             newest = self._newest(board_id).number
             if life not in ("", self._board(board_id).incarnation):
                 return  # the caller finds that it has to be refused
-            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest, field="generation")
+            raise NotVisibleYet(f"s{wanted} is not here yet; the newest generation is s{newest}", newest=newest, field=field)
 
     async def _wait_visible(self, board_id: str, shard: str, at_least: Position, wait_ms: int) -> None:
         def visible() -> bool:
@@ -478,6 +478,12 @@ class ReplicaActor:
             }
             for shard, fold in self.shards.items()
         }
+
+
+def generation_gone(detail: str, newest: int, field: str) -> GenerationGone:
+    """The refusal of a generation that is not retained; `field`: where it was named, `generation` or `cursor`."""
+    allowed = f"s{newest}, which is the newest, or another that is still retained"
+    return GenerationGone(detail, newest=newest, field=field, allowed=f"a cursor of {allowed}" if field == "cursor" else allowed)
 
 
 def _since(known: dict[str, tuple[int, str]], since: int) -> list[str]:

@@ -17,7 +17,6 @@ from actors.messages import (
     BadCursor,
     BoardInfo,
     Busy,
-    GenerationGone,
     Nearby,
     NoAuthority,
     NotRanked,
@@ -30,6 +29,7 @@ from actors.messages import (
     Unanswered,
     UnknownBoard,
 )
+from actors.replica import generation_gone
 from boards.index import Change, Placed, RankIndex, View
 from boards.model import BoardRules, Layout, Outcome, Row, Submission
 from boards.numbers import format_value
@@ -184,13 +184,13 @@ class FakeBackend:
         if self.missing:
             raise NotServing("still reading the journal")
         if ask.incarnation not in ("", LIFE):
-            raise GenerationGone("another life", newest=board.newest)
+            raise generation_gone("another life", board.newest, "generation")
         number = board.newest if ask.generation is None else ask.generation
         if ask.at_least is not None and ask.at_least > Position(
             EPOCH, board.generations[number].offsets[ask.at_shard or board.layout.lead]
         ):
             if not self.publish_on_wait or ask.at_least > Position(EPOCH, self.offset):
-                raise NotVisibleYet("not published in time")
+                raise NotVisibleYet("not published in time", field="at_least")
             self.publish(ask.board_id)
             number = board.newest
         return self._answer(board, number, ask.question)
@@ -201,7 +201,7 @@ class FakeBackend:
             number, start = _read_cursor(question.cursor)
         generation = board.generations.get(number)
         if generation is None:
-            raise GenerationGone(f"s{number} is no longer retained", newest=board.newest)
+            raise generation_gone(f"s{number} is no longer retained", board.newest, "generation")
         view = generation.view
         extra: dict[str, Any] = {}
         if isinstance(question, Top):

@@ -11,6 +11,7 @@ from regions.routing import Directory
 
 def bare_gateway(
     *,
+    region: str = "eu-west",
     handles: Any = None,
     faults: Any = None,
     links: Any = None,
@@ -19,10 +20,10 @@ def bare_gateway(
     places: Mapping[str, Place] | None = None,
     directory: Directory | None = None,
 ) -> GatewayBackend:
-    """A gateway of `eu-west` that knows no board, and the shards of `places`; parts that are left out must not be used."""
+    """A gateway that knows no board, and the shards of `places`; parts that are left out must not be used."""
     places = places or {}
     spec = GatewaySpec(
-        region="eu-west",
+        region=region,
         host="127.0.0.1",
         port=1,
         link_host="127.0.0.1",

@@ -232,6 +232,9 @@ class Part:
                 return task.result()
             raise TimeoutError(f"the actor of {self.shard} in {self.name} died")
         finally:
+            # Cancelled replies that were gathered are an exception that somebody has to take: told at some later collection, in the
+            # middle of whatever runs then, their traceback is parsed, and a parser that is interrupted by another one fails.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             task.cancel()
             death.cancel()
 

@@ -281,7 +281,7 @@ def test_a_pinned_generation_and_one_that_is_gone(world: FriendsWorld) -> None:
     world.friends.lists["p-2"] = ["p-0"]
     assert places(world.board("p-2", "?generation=s1")) == [(1, 1, "p-0"), (2, 2, "p-2")]
     assert places(world.board("p-2", "?generation=s2")) == [(1, 1, "p-2"), (2, 2, "p-0")]
-    assert problem(world.board("p-2", "?generation=s9"), 410, "generation_gone")["newest"] == "s2"
+    assert problem(world.board("p-2", "?generation=s9"), 410, "generation_gone", "generation")["newest"] == "s2"
     problem(world.board("p-2", "?generation=s1&at_least=7-1"), 422, "bad_parameter", "at_least")
 
 
@@ -291,7 +291,7 @@ def test_at_least_waits_for_the_event(world: FriendsWorld) -> None:
     world.friends.lists["p-2"] = ["p-0"]
     assert places(world.board("p-2"))[0] == (1, 1, "p-0")
     assert places(world.board("p-2", f"?at_least={said['epoch']}-{said['offset']}"))[0] == (1, 1, "p-2")
-    problem(world.board("p-2", f"?at_least={EPOCH}-99999"), 503, "not_visible_yet")
+    problem(world.board("p-2", f"?at_least={EPOCH}-99999"), 503, "not_visible_yet", "at_least")
 
 
 # How it may be kept

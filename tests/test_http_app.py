@@ -213,14 +213,15 @@ def test_a_pinned_generation_stays_and_a_lost_one_is_410_with_the_newest(world: 
     world.backend.publish(SOLO)
     assert world.get(f"{TOP}?generation=s1").content == body
     del world.backend.kept[SOLO].generations[1]
-    assert problem(world.get(f"{TOP}?generation=s1"), 410, "generation_gone")["newest"] == "s2"
+    gone = problem(world.get(f"{TOP}?generation=s1"), 410, "generation_gone", "generation")
+    assert (gone["newest"], gone["allowed"]) == ("s2", "s2, which is the newest, or another that is still retained")
 
 
 def test_at_least_waits_or_says_not_yet(world: World) -> None:
     offset = world.submit(event()).json()["results"][0]["offset"]
     assert world.get(f"{TOP}?at_least={EPOCH}-{offset}").json()["generation"] == "s1"
     response = world.get(f"{TOP}?at_least={EPOCH}-{offset + 1}")
-    assert problem(response, 503, "not_visible_yet")["definite"] is True
+    assert problem(response, 503, "not_visible_yet", "at_least")["definite"] is True
     assert response.headers["retry-after"] == "1"
 
 

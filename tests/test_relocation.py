@@ -226,8 +226,8 @@ def test_what_cannot_move_there_is_refused(tmp_path: Path) -> None:
 def test_boards_of_shards_that_acknowledge_alone_stay_where_they_are(tmp_path: Path) -> None:
     async def story() -> None:
         async with Moving(tmp_path, mode="local") as m:
-            refused = await m.order({"do": "relocate_board", "shards": ["eu/1"]})
-            assert refused["error"]["fields"]["code"] == "relocation_refused"
+            refused = (await m.order({"do": "relocate_board", "shards": ["eu/1"]}))["error"]["fields"]
+            assert (refused["code"], refused["field"], refused["allowed"]) == ("relocation_refused", "shards", "those where it is")
 
     asyncio.run(story())
 

@@ -126,7 +126,10 @@ def test_the_number_of_a_layout_that_was_given_up_is_not_used_again(shard: Shard
     shard.create()
     assert shard.do(begin("a/1")) == Layout(2, ("a/1",))
     assert shard.do(begin("a/1")) == Layout(2, ("a/1",)), "the same order again"
-    assert shard.refused(begin("a/2")) == "relocation_refused"
+    with pytest.raises(Unanswered) as elsewhere:
+        shard.do(begin("a/2"))
+    told = ("relocation_refused", {"code": "relocation_refused", "field": "shards", "allowed": "a/1"})
+    assert (elsewhere.value.code, elsewhere.value.fields) == told, "where it goes already is the one thing to be ordered"
     assert shard.do(relocation_changes.give_up(BOARD, LIFE, "op")) is True
     assert shard.refused(begin("a/1")) == "relocation_refused", "it is on its way back first"
     assert shard.do(relocation_changes.settle(1, "a/0")) is True

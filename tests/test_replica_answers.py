@@ -203,7 +203,8 @@ def test_a_generation_is_kept_for_the_retention_after_it_was_replaced_and_is_the
         with pytest.raises(GenerationGone) as gone:
             await region.ask(generation=1)
         assert (gone.value.code, gone.value.newest, gone.value.definite) == ("generation_gone", 2, True)
-        assert gone.value.fields["field"] == "generation"
+        told = ("generation", "s2, which is the newest, or another that is still retained")
+        assert (gone.value.fields["field"], gone.value.fields["allowed"]) == told
         region.clock_ms += 100 * RETENTION_MS
         assert (await region.ask()).generation == (await region.ask(generation=2)).generation == 2
 
@@ -300,6 +301,8 @@ def test_a_cursor_goes_with_its_generation(tell: Callable[[Story], None], monkey
         with pytest.raises(GenerationGone) as gone:
             await region.ask(Top(limit=2, cursor=cursor))
         assert gone.value.newest == 2
+        told = ("cursor", "a cursor of s2, which is the newest, or another that is still retained")
+        assert (gone.value.fields["field"], gone.value.fields["allowed"]) == told
 
     tell(story)
 
@@ -309,7 +312,27 @@ def test_a_generation_that_is_not_here_yet_is_not_gone(tell: Callable[[Story], N
         await region.publish(await region.score("ann", 1))
         with pytest.raises(NotVisibleYet) as late:
             await region.ask(generation=2)
-        assert (late.value.fields["newest"], late.value.definite) == (1, True)
+        assert (late.value.fields["newest"], late.value.fields["field"], late.value.definite) == (1, "generation", True)
+
+    tell(story)
+
+
+def test_a_cursor_of_a_generation_that_is_not_here_yet_is_told_as_the_cursor(tell: Callable[[Story], None]) -> None:
+    """A page of a region that is ahead goes on in one that is behind: nobody sent a generation."""
+
+    async def story(region: Region) -> None:
+        await region.publish(await region.score("ann", 1))
+        ahead = Region()
+        await ahead.open()
+        try:
+            await ahead.publish(await ahead.score("ann", 1))
+            await ahead.publish(await ahead.score("bob", 2))
+            cursor = body(await ahead.ask(Top(limit=1)))["next"]
+        finally:
+            await ahead.replica.close()
+        with pytest.raises(NotVisibleYet) as late:
+            await region.ask(Top(cursor=cursor))  # type: ignore[arg-type]
+        assert (late.value.fields["newest"], late.value.fields["field"]) == (1, "cursor")
 
     tell(story)
 
@@ -319,8 +342,9 @@ def test_at_least_waits_for_the_generation_that_includes_it(tell: Callable[[Stor
         await region.publish(await region.score("ann", 1))
         position = await region.write(await region.score("ann", 2))
         await region.has(position.offset)
-        with pytest.raises(NotVisibleYet):
+        with pytest.raises(NotVisibleYet) as late:
             await region.ask(at_least=position, wait_ms=1)
+        assert late.value.fields["field"] == "at_least"
         waiting = asyncio.ensure_future(region.ask(Rank("ann"), at_least=position, wait_ms=5000))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -461,7 +485,8 @@ def test_a_board_made_again_answers_no_pin_of_the_one_before(tell: Callable[[Sto
         await region.has(position.offset)
         with pytest.raises(GenerationGone) as gone:
             await region.ask(question, 1, life="inc1")
-        assert gone.value.fields["newest"] == 1
+        assert (gone.value.fields["newest"], gone.value.fields["field"]) == (1, "generation")
+        assert gone.value.fields["allowed"].startswith("s1, which is the newest")
         assert (await region.ask(question, 1)).incarnation == (await region.ask(question, 1, life="inc2")).incarnation == "inc2"
         (reply,) = await region.replica.ask_all([Ask(board_id=BOARD, question=question, generation=1, incarnation="inc1", wait_ms=0)])
         assert not isinstance(reply, Answer)
